@@ -306,7 +306,7 @@ def _trace(config, problem, prepared, mesh, index):
   if isinstance(parts.sampler, EpisodeSampler):
     if problem.reward.asks_host:  # Of a package that is not installed.
       return None
-    drawn = phase.drawn(state)
+    drawn = phase.queue_shapes(state)
     groups = dynamic_sampling.Groups(
       prompts, drawn.rollout, drawn.scored, drawn.baseline
     )

@@ -111,7 +111,7 @@ class Bench:
     """Seconds of a rollout, and those in which the device was idle."""
     start = time.perf_counter()
     with jax.set_mesh(self.mesh):
-      played = self._player.play(
+      played = self._player.sample(
         self.params, self.prompts, jax.random.key(0), self.batch
       )
     jax.block_until_ready(played.rollout)

@@ -59,9 +59,9 @@ def keep(
     step: Step over all phases.
     outcome: The result of the step.
   """
-  assert outcome.written is not None
+  assert outcome.rows is not None
   assert outcome.batch is not None
-  written = outcome.written()
+  written = outcome.rows()
   found = rows.take(
     mesh,
     {

@@ -546,10 +546,10 @@ def record(
     run.log.alert(offset + done, alarm.rule.name, alarm.text())
   run.log.write(offset + done, name, metrics)
   every = run.config.log.samples_every
-  if outcome.written is not None and is_looked_at(every, done):
+  if outcome.rows is not None and is_looked_at(every, done):
     assert outcome.batch is not None
     samples = rows.samples(
-      *(run.problem, run.mesh, outcome.batch, outcome.written()),
+      *(run.problem, run.mesh, outcome.batch, outcome.rows()),
       run.config.log.num_samples,
     )
     run.log.write_samples(offset + done, samples)

@@ -193,7 +193,7 @@ class Recorder:
           if is_due and self._phase.of_kind.evaluates:
             tracing.write_evaluation(run, self._name, sum(step))
           is_alarm = config.log.traces_every > 0 and health.has_alarm(said)
-          if is_traced or (is_alarm and outcome.written is not None):
+          if is_traced or (is_alarm and outcome.rows is not None):
             tracer.write(sum(step), outcome, is_traced, is_alarm)
           # The last evaluation stays on the screen until the next.
           written.append((run.after or {}) | said)

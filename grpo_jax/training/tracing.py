@@ -194,10 +194,10 @@ class Tracer:
         otherwise tokens have no numbers from after the update.
       is_alarm: True if the step has raised an alarm.
     """
-    assert outcome.written is not None
+    assert outcome.rows is not None
     log = self._run.config.log
     with jax.transfer_guard("allow"):
-      written = outcome.written()
+      written = outcome.rows()
       found, heads = self._looked_at(written, is_current)
       size = len(heads["reward"]) // self._num_prompts
       chosen = choose(
@@ -220,9 +220,9 @@ class Tracer:
     Returns:
       The trace; None if the step has no such prompt.
     """
-    assert outcome.written is not None
+    assert outcome.rows is not None
     with jax.transfer_guard("allow"):
-      written = outcome.written()
+      written = outcome.rows()
       found, heads = self._looked_at(written, is_current=True)
       size = len(heads["reward"]) // self._num_prompts
       ids = heads["prompt_id"][::size].tolist()

@@ -521,7 +521,7 @@ def _steps(of, phase, live_ids):
     batch = pipeline.PromptBatch(jax.device_get(prompts), records)
     with jax.transfer_guard("disallow"):
       state, outcome = advance(state, batch)
-      samples = rows_lib.samples(of, mesh, batch, outcome.written(), 16)
+      samples = rows_lib.samples(of, mesh, batch, outcome.rows(), 16)
       history.append((outcome.metrics(), samples))
   return jax.device_get(_numbers(state)), history
 

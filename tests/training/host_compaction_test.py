@@ -176,7 +176,7 @@ def play(
   key = jax.device_put(KEY, whole)
   with jax.transfer_guard("disallow"):
     prompts = sharding.from_local(batch.prompts, sharding.by_rows(player._mesh))
-    played = player.play(weights, prompts, key, batch)
+    played = player.sample(weights, prompts, key, batch)
     return jax.device_get(played.rollout), played
 
 

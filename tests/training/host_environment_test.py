@@ -218,7 +218,7 @@ def steps_of(name, problem, phase, count=2):
     with jax.transfer_guard("disallow"):
       state, outcome = advance(state, batch)
     history.append(outcome.metrics())
-    samples += rows.samples(problem, mesh, batch, outcome.written(), 4)
+    samples += rows.samples(problem, mesh, batch, outcome.rows(), 4)
   return history, samples
 
 

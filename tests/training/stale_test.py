@@ -103,7 +103,7 @@ def train(name, staleness, learns=True):
   for t in range(STEPS):
     state, outcome = advance(state, *batches[t : t + 1 + staleness])
     kept = jax.device_get(dataclasses.replace(state, key=None))
-    found.append((kept, outcome.metrics(), jax.device_get(outcome.written())))
+    found.append((kept, outcome.metrics(), jax.device_get(outcome.rows())))
   return found
 
 

@@ -369,7 +369,7 @@ def _with_host(
   )
 
   def complete(params, prompts, key, batch):
-    played = sampler.play(params, prompts, key, batch)
+    played = sampler.sample(params, prompts, key, batch)
     return played.rollout, played.scored, played.errors
 
   return complete

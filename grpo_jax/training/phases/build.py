@@ -101,17 +101,17 @@ def rows(
   phase = config.section(name)
   algorithm, _ = config.objective(name)
   num_shards = sharding.num_row_shards(mesh)
-  shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in ROW_AXES)
+  axes = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in ROW_AXES)
   if phase.num_prompts % num_shards:
     raise ValueError(
       f"config.{name}.num_prompts={phase.num_prompts} does not split over"
-      f" the {num_shards} devices of {shown}; needed: num_prompts = devices ×"
+      f" the {num_shards} devices of {axes}; needed: num_prompts = devices ×"
       " (a whole number), so that each has whole groups. Change it or"
       " config.mesh."
     )
-  parts, together, needed = phase.num_rows, "", " × group_size"
+  parts, together, factor = phase.num_rows, "", " × group_size"
   if algorithm.couples_group:
-    parts, needed = phase.num_prompts, ""
+    parts, factor = phase.num_prompts, ""
     together = (
       f" in whole groups of {phase.group_size} rows, which algorithm"
       f" {algorithm.name!r} couples"
@@ -121,8 +121,8 @@ def rows(
       f"config.{name}.num_minibatches={phase.num_minibatches}: minibatches of"
       f" {phase.num_rows // phase.num_minibatches} rows ({phase.num_prompts}"
       f" prompts × {phase.group_size} completions) do not split over the"
-      f" {num_shards} device(s) of {shown}{together}; needed:"
-      f" num_prompts{needed} = num_minibatches × devices × (a whole number)."
+      f" {num_shards} device(s) of {axes}{together}; needed:"
+      f" num_prompts{factor} = num_minibatches × devices × (a whole number)."
       f" Change config.{name}.num_minibatches, num_prompts or config.mesh."
     )
 
@@ -137,17 +137,17 @@ def groups(
       f" {algorithm.name!r} compares the completions of a prompt and needs at"
       f" least {algorithm.min_group_size}; every advantage would be 0."
     )
-  most = algorithm.max_group_size
-  if most is not None and phase.group_size > most:
-    count = "one completion" if most == 1 else f"at most {most} completions"
+  limit = algorithm.max_group_size
+  if limit is not None and phase.group_size > limit:
+    count = "one completion" if limit == 1 else f"at most {limit} completions"
     raise ValueError(
       f"config.{name}.group_size={phase.group_size}: algorithm"
       f" {algorithm.name!r} is defined for {count} per prompt; set"
-      f" config.{name}.group_size={most}."
+      f" config.{name}.group_size={limit}."
     )
 
 
-def inputs(given: frozenset[str], required: frozenset[str], name: str) -> None:
+def inputs(fields: frozenset[str], required: frozenset[str], name: str) -> None:
   """Raises ValueError if an input that the algorithm reads is not provided."""
   for need in (
     "step_rewards",
@@ -157,7 +157,7 @@ def inputs(given: frozenset[str], required: frozenset[str], name: str) -> None:
     "expected",
     "prefix_utility",
   ):
-    if need in required and need not in given:
+    if need in required and need not in fields:
       raise ValueError(
         f"algorithm {name!r} needs {need!r}: {options.NEEDS[need]}."
       )
@@ -188,13 +188,13 @@ def gradient_steps(
   The first gradient step on a batch is on-policy. A policy gradient without a
   ratio is biased in the steps after it.
   """
-  own = algorithm.config_class()
-  follow = phase.num_epochs * phase.num_minibatches - 1
+  defaults = algorithm.config_class()
+  num_off_policy = phase.num_epochs * phase.num_minibatches - 1
   if (
     phase.samples
     and algorithm.policy_loss is not None
-    and follow
-    and own.reads_rewards
+    and num_off_policy
+    and defaults.reads_rewards
     and not _COMPARED & {*algorithm.needs}
   ):
     logging.warning(
@@ -202,7 +202,7 @@ def gradient_steps(
       " the %d gradient steps on each batch (num_epochs=%d,"
       " num_minibatches=%d), which are off-policy; set both to 1, or choose an"
       " algorithm with a ratio, such as 'grpo'.",
-      *(name, algorithm.name, follow, follow + 1),
+      *(name, algorithm.name, num_off_policy, num_off_policy + 1),
       *(phase.num_epochs, phase.num_minibatches),
     )
 
@@ -226,12 +226,12 @@ def check(
       " above 0."
     )
   if phase.samples:
-    given = problem.provides
+    fields = problem.provides
     if config.reward_model.step_ends and REWARD_MODEL in _models(config, phase):
-      given |= {"step_rewards"}
+      fields |= {"step_rewards"}
     if phase.schedule.tracks:
-      given |= {"expected"}
-    inputs(given, required, algorithm.name)
+      fields |= {"expected"}
+    inputs(fields, required, algorithm.name)
   compatibility.check(
     compatibility.Setup(
       config=config,
@@ -277,8 +277,8 @@ def make_phase(
   config = jit.with_inputs(config, name)
   phase = config.section(name)
   if phase.temperature is not None:
-    drawn = dataclasses.replace(config.sampling, temperature=phase.temperature)
-    config = dataclasses.replace(config, sampling=drawn)
+    draws = dataclasses.replace(config.sampling, temperature=phase.temperature)
+    config = dataclasses.replace(config, sampling=draws)
   algorithm, objective_config = config.objective(name)
   check(config, problem, name, mesh)
   required = options.needs(algorithm, objective_config)
@@ -292,7 +292,7 @@ def make_phase(
     shares_prompts=problem.compaction is None,
     by_domain=phase.has_teachers_of_domains and "ref_kl" in required,
   )
-  made = Models(
+  maker = Models(
     *(config, phase, policy, algorithm, objective_config, plan),
     outside=_outside(config, name, problem, mesh),
   )
@@ -301,13 +301,13 @@ def make_phase(
     algorithm=algorithm,
     config=objective_config,
     plan=plan,
-    models=made.models(),
-    losses=made.losses(),
+    models=maker.models(),
+    losses=maker.losses(),
     constrain_rows=sharding.row_constraint(mesh),
     constrain_trained=sharding.trained_constraint(mesh),
   )
-  trained = [loss.num_updates for loss in base.losses]
-  if phase.trains and not any(trained):
+  num_updates = [loss.num_updates for loss in base.losses]
+  if phase.trains and not any(num_updates):
     raise ValueError(
       f"config.{name}: a phase of the kind {phase.kind!r} would train nothing;"
       " set num_updates of config.critic, or of config.reward_model, to 1 or"
@@ -315,14 +315,14 @@ def make_phase(
     )
   if not phase.samples:
     return base
-  return _with_completions(base, made, problem, name, mesh)
+  return _with_completions(base, maker, problem, name, mesh)
 
 
 def _with_completions(
-  base: Phase, made: Models, problem: Problem, name: str, mesh: Mesh
+  base: Phase, maker: Models, problem: Problem, name: str, mesh: Mesh
 ) -> Phase:
   """Adds sampler, reward and features to a phase that draws completions."""
-  config, phase = made.config, made.phase
+  config, phase = maker.config, maker.phase
   reward = problem.reward
   if phase.reward_weights:
     names = config.rewards.names
@@ -333,15 +333,15 @@ def _with_completions(
   proxy = None
   if _models(config, phase):
     steps = models_lib.steps(config.reward_model, problem.tokenizer)
-    reward = reward.bound(made.views(), made.plan, steps)
-    if made.is_scored:
+    reward = reward.bound(maker.views(), maker.plan, steps)
+    if maker.is_scored:
       proxy = REWARD_MODEL, reward.correct, steps is None
   else:
     reward = reward.without_models()
-  if "ranker" in made.outside:
-    reward = reward.ranked_by("ranker").bound(made.views(), made.plan)
+  if "ranker" in maker.outside:
+    reward = reward.ranked_by("ranker").bound(maker.views(), maker.plan)
   sampler = policy_lib.sampling_policy(
-    made.policy, config.sampling.weights_dtype, mesh
+    maker.policy, config.sampling.weights_dtype, mesh
   )
   return dataclasses.replace(
     base,
@@ -350,8 +350,8 @@ def _with_completions(
       problem,
       config.sampling,
       phase.group_size,
-      made.required,
-      models_lib.table(phase, made.policy, base.models, made.outside),
+      maker.required,
+      models_lib.table(phase, maker.policy, base.models, maker.outside),
       FEATURES["corrections"](config, problem, name)
       if phase.correction.corrects
       else None,
@@ -363,7 +363,7 @@ def _with_completions(
     guards=config.guards.of_phase(phase) or features.StepGuards(),
     domains=problem.domains,
     **_features(
-      *(config, problem, name, made.required, made.objective),
+      *(config, problem, name, maker.required, maker.objective),
       *(sampler, reward, sharding.num_row_shards(mesh)),
     ),
     proxy=proxy,
@@ -409,20 +409,20 @@ def _features(
 ) -> dict[str, Any]:
   """Makes the features that a phase switches on, by their fields of `Phase`."""
   phase = config.section(name)
-  wanted: dict[str, tuple[Any, ...]] = {}
+  args: dict[str, tuple[Any, ...]] = {}
   if phase.partial_len is not None:
-    wanted["partial"] = config, problem, sampler, name, required
+    args["partial"] = config, problem, sampler, name, required
   if config.reward_model.history_share:
     slots = problem.max_prompt_len, problem.max_new_tokens
-    wanted["old_groups"] = config, name, *slots, num_shards
+    args["old_groups"] = config, name, *slots, num_shards
   if phase.recycle_surplus or phase.replay_size:
     of_groups = objective_config, reward, num_shards
-    wanted["waiting_groups"] = config, problem, name, *of_groups
+    args["waiting_groups"] = config, problem, name, *of_groups
   if "prefix_utility" in required:
-    wanted["prefix_values"] = objective_config, problem
+    args["prefix_values"] = objective_config, problem
   if phase.schedule.chooses:
-    wanted["schedule"] = config, problem, name
-  return {field: FEATURES[field](*inputs) for field, inputs in wanted.items()}
+    args["schedule"] = config, problem, name
+  return {field: FEATURES[field](*inputs) for field, inputs in args.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -494,26 +494,26 @@ class Models:
 
   def models(self) -> dict[str, Model]:
     """The models of the phase by name, in the order of their passes."""
-    found = {}
+    by_name = {}
     if "ref_logp" in self.required:
       topk = getattr(self.objective, "topk", 0)
-      found = self.references.made(self.plan, self.required, topk)
-    found |= models_lib.made(self.phase, self.policy, self.outside)
-    found["policy"] = self._policy()
-    found["algorithm"] = self._scalars()
+      by_name = self.references.make(self.plan, self.required, topk)
+    by_name |= models_lib.opponents(self.phase, self.policy, self.outside)
+    by_name["policy"] = self._policy()
+    by_name["algorithm"] = self._scalars()
     if (critic := self.critic()) is not None:
-      found["critic"] = self._critic(critic)
+      by_name["critic"] = self._critic(critic)
     if (critic := self.reward_model()) is not None:
-      found["reward"] = self._reward(critic)
+      by_name["reward"] = self._reward(critic)
     if (model := self.outside.get(JUDGE)) is not None:
-      found[JUDGE] = Model(start=model.start(JUDGE), read=model.read)
+      by_name[JUDGE] = Model(start=model.start(JUDGE), read=model.read)
     if (model := self.outside.get("ranker")) is not None:
-      found["ranker"] = self._ranker(model)
-    return found
+      by_name["ranker"] = self._ranker(model)
+    return by_name
 
   def views(self) -> dict[str, Any]:
     """The views of models that score completions, by name."""
-    found: dict[str, Any] = {
+    views: dict[str, Any] = {
       "policy": functools.partial(models.policy_view, self.policy)
     }
     critics = {"reward": self.reward_model()}
@@ -525,26 +525,26 @@ class Models:
       )
     for name, critic in critics.items():
       if critic is not None:
-        found[name] = functools.partial(models.critic_view, critic, name)
+        views[name] = functools.partial(models.critic_view, critic, name)
     if (model := self.outside.get(JUDGE)) is not None:
-      found[JUDGE] = functools.partial(models.outside_view, model.policy, JUDGE)
-    return found
+      views[JUDGE] = functools.partial(models.outside_view, model.policy, JUDGE)
+    return views
 
   def losses(self) -> tuple[update.Loss, ...]:
     """The losses, in the order in which they are taken for each minibatch."""
-    found: list[update.Loss] = []
+    losses: list[update.Loss] = []
     if "policy" in self.phase.trains:
       reference = None
       if "ref_kl" in self.required:
         reference = self.references.head()
-      found.append(
+      losses.append(
         update.PolicyLoss(
           *(self.policy, self.algorithm, self.objective, self.plan, reference),
           is_rounded=self.config.sampling.weights_dtype != "model",
         )
       )
     if (critic := self.critic()) is not None:
-      found.append(
+      losses.append(
         update.CriticLoss(
           critic,
           self.algorithm,
@@ -555,7 +555,7 @@ class Models:
     if "reward" in self.phase.trains:
       critic = self.reward_model()
       assert critic is not None
-      found.append(
+      losses.append(
         update.CriticLoss(
           critic,
           self.algorithm,
@@ -565,12 +565,12 @@ class Models:
           num_updates=self.config.reward_model.num_updates,
         )
       )
-    return tuple(found)
+    return tuple(losses)
 
   def _policy(self) -> Model:
     required = self.required
     is_trained = "policy" in self.phase.trains
-    says = "anchor" in required or (
+    has_fields = "anchor" in required or (
       "old_logp" in required and self.plan.num_updates > 1
     )
     settings = self.phase.optimizer
@@ -578,7 +578,7 @@ class Models:
       start=lambda before: before["policy"].params,
       view=functools.partial(models.policy_view, self.policy),
       fields=functools.partial(models.anchor_fields, self.plan, required)
-      if says
+      if has_fields
       else None,
       scope="anchor",
       optimizer=optimizers.of_model(
@@ -675,8 +675,8 @@ def _outside(
 ) -> dict[str, models_lib.Outside]:
   """Finds the models of a phase from outside of the run, by name."""
   phase, scoring = config.section(name), config.reward_model
-  named = phase.reference_workdirs, phase.opponents, config.judge.model
-  if not any((*named, scoring.source, scoring.ranked_by)):
+  paths = phase.reference_workdirs, phase.opponents, config.judge.model
+  if not any((*paths, scoring.source, scoring.ranked_by)):
     return {}
   # Published models and other runs take a dozen modules.
   from grpo_jax.training.phases import outside
@@ -688,12 +688,12 @@ def _models(
   config: config_lib.RunConfig, phase: config_lib.PhaseConfig
 ) -> set[str]:
   """The rewards by models that completions of a phase get."""
-  found = {REWARD_MODEL, JUDGE} & {*config.rewards.functions}
+  names = {REWARD_MODEL, JUDGE} & {*config.rewards.functions}
   # Completions that are kept for imitation are scored by a model only if the
   # phase sets a bound on its component.
-  asked = phase.trains or found & {*phase.keep.bounds}
-  is_judged = phase.samples and "reward" not in phase.trains and asked
-  return found if is_judged else set()
+  reads_scores = phase.trains or names & {*phase.keep.bounds}
+  is_scored = phase.samples and "reward" not in phase.trains and reads_scores
+  return names if is_scored else set()
 
 
 def update_plan(
@@ -721,22 +721,22 @@ def update_plan(
   group_size = phase.group_size
   if minibatch % phase.group_size or not shares_prompts:
     group_size = 1
-  own = minibatch // num_shards
+  device_rows = minibatch // num_shards
   unit = group_size if couples_group else 1
-  each = next(
+  shard_size = next(
     rows
-    for rows in range(unit, own + 1, unit)
-    if own % rows == 0 and rows * num_shards >= micro
+    for rows in range(unit, device_rows + 1, unit)
+    if device_rows % rows == 0 and rows * num_shards >= micro
   )
   return UpdatePlan(
     num_epochs=phase.num_epochs,
     num_minibatches=phase.num_minibatches,
-    micro_batch_size=each * num_shards,
+    micro_batch_size=shard_size * num_shards,
     temperature=temperature,
     chunk_bytes=chunk_bytes(phase, mesh),
     group_size=group_size,
     num_shards=num_shards,
-    group_parts=group_size // math.gcd(group_size, own),
+    group_parts=group_size // math.gcd(group_size, device_rows),
     lengths=config_lib.lengths(phase, max_new_tokens),
     by_domain=by_domain,
   )
@@ -752,10 +752,10 @@ def update_path(
     f" {plan.micro_batch_size} rows in a gradient step, rows on each of"
     f" {plan.num_shards} devices: {plan.shard_size}."
   )
-  asked = phase.micro_batch_size
-  if asked is not None and asked != plan.micro_batch_size:
+  micro = phase.micro_batch_size
+  if micro is not None and micro != plan.micro_batch_size:
     text += (
-      f" config.{name}.micro_batch_size={asked} is rounded up: devices take"
+      f" config.{name}.micro_batch_size={micro} is rounded up: devices take"
       " equal parts, and groups that are coupled stay whole."
     )
   if plan.group_parts > 1:

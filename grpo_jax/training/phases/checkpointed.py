@@ -59,13 +59,13 @@ class OpenPhase(NamedTuple):
     prompts: Shapes of its batches. If rollouts are drawn ahead, these may be
       part of a checkpoint, and the shapes include arrays for environments and
       verifiers.
-    drawn: (shapes of the state) -> shapes of a rollout that waits.
+    queue_shapes: (shapes of the state) -> shapes of a rollout that waits.
   """
 
   phase: step_lib.Phase
   enter: Callable[[TrainState], TrainState]
   prompts: Prompts
-  drawn: Callable[[TrainState], Rollouts]
+  queue_shapes: Callable[[TrainState], Rollouts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,14 +164,14 @@ def make_phases(
 ) -> list[OpenPhase]:
   """Makes the phases of a config, in order."""
   phases: list[OpenPhase] = []
-  needed: frozenset[str] = frozenset()  # Models that later phases go on with.
+  keeps: frozenset[str] = frozenset()  # Models that later phases go on with.
   for index in reversed(range(len(config.phases))):
     name = config.phases[index]
     settings = config.section(name)
     phase = build.make_phase(config, problem, policy, name, mesh)
-    phase = dataclasses.replace(phase, keeps=needed)
-    continuing = {k for k, one in phase.models.items() if one.continues}
-    needed = (needed - phase.models.keys()) | continuing
+    phase = dataclasses.replace(phase, keeps=keeps)
+    continuing = {k for k, model in phase.models.items() if model.continues}
+    keeps = (keeps - phase.models.keys()) | continuing
     enter = functools.partial(step_lib.enter_phase, phase=phase, index=index)
     shape = (
       settings.num_prompts,
@@ -185,12 +185,12 @@ def make_phases(
 
       hints = policy_lib.hints(config, problem, name)
       prompts = kept_groups.prompt_shapes(problem, *shape, hints)
-    drawn = functools.partial(_drawn, problem, mesh, phase, prompts)
-    phases.insert(0, OpenPhase(phase, enter, prompts, drawn))
+    shapes = functools.partial(_rollout_shapes, problem, mesh, phase, prompts)
+    phases.insert(0, OpenPhase(phase, enter, prompts, shapes))
   return phases
 
 
-def _drawn(
+def _rollout_shapes(
   problem: problem_lib.Problem,
   mesh: Mesh,
   phase: step_lib.Phase,
@@ -243,16 +243,16 @@ def first_state(
   if config.start_workdir:
     from grpo_jax.training.phases import outside  # Reads published models too.
 
-    found = outside.find_outside(
+    source = outside.find_outside(
       config.start_workdir,
       setting="config.start_workdir",
       config=config,
       problem=problem,
       mesh=mesh,
     )
-    shown = f"config.start_workdir={config.start_workdir}"
-    _check_policy(shown, policy, found.shapes)
-    return policy_lib.state_of(found.read(), policy, config.seed)
+    setting = f"config.start_workdir={config.start_workdir}"
+    _check_policy(setting, policy, source.shapes)
+    return policy_lib.state_of(source.read(), policy, config.seed)
   if not config.model.checkpoint:
     return policy_lib.initial_state(policy, config.seed)
   from grpo_jax.models.hf import peft, weights
@@ -279,34 +279,34 @@ def first_state(
   return policy_lib.state_of(params, policy, config.seed)
 
 
-def _check_policy(where: Any, policy: Policy, theirs: PyTree) -> None:
+def _check_policy(origin: Any, policy: Policy, shapes: PyTree) -> None:
   """Raises ValueError unless shapes are those of a policy.
 
   Args:
-    where: Origin of the shapes, for messages.
+    origin: Origin of the shapes, for messages.
     policy: Policy of a config.
-    theirs: Shapes of parameters.
+    shapes: Shapes of parameters.
   """
 
-  def described(params):
+  def descriptions(params):
     return {
       jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}"
       for path, x in jax.tree_util.tree_leaves_with_path(params)
     }
 
-  needed = described(abstract_start(policy, 0).params["policy"])
-  found = described(theirs)
-  if needed != found:
+  expected = descriptions(abstract_start(policy, 0).params["policy"])
+  actual = descriptions(shapes)
+  if expected != actual:
     differ = sorted(
       name
-      for name in needed.keys() | found.keys()
-      if needed.get(name) != found.get(name)
+      for name in expected.keys() | actual.keys()
+      if expected.get(name) != actual.get(name)
     )
     leaf = differ[0]
     raise ValueError(
-      f"{where}: {len(differ)} arrays of its policy differ from those of the"
-      f" config; {leaf} is {found.get(leaf, 'absent')}, needed is"
-      f" {needed.get(leaf, 'absent')}. Both must have one architecture, dtype"
+      f"{origin}: {len(differ)} arrays of its policy differ from those of the"
+      f" config; {leaf} is {actual.get(leaf, 'absent')}, needed is"
+      f" {expected.get(leaf, 'absent')}. Both must have one architecture, dtype"
       " and vocabulary."
     )
 
@@ -334,20 +334,20 @@ def with_outside(state: TrainState, phase: step_lib.Phase) -> TrainState:
 
 
 def restore(
-  saved: checkpoints.Checkpoints,
+  store: checkpoints.Checkpoints,
   step: int,
   phases: list[OpenPhase],
   initial: TrainState,
   mesh: Mesh,
 ) -> TrainState:
   """Restores the state of a checkpoint, in whichever phase it was saved."""
-  extra = saved.extra(step)
+  extra = store.extra(step)
   entered = phases[: extra["phase"] + 1]
   abstract = abstract_state(entered, initial)
   if count := extra.get("queue", 0):  # Absent if nothing was drawn ahead.
-    drawn = entered[-1].drawn(abstract)
-    abstract = dataclasses.replace(abstract, queue=(drawn,) * count)
-  state, _, _ = saved.restore(
+    rollouts = entered[-1].queue_shapes(abstract)
+    abstract = dataclasses.replace(abstract, queue=(rollouts,) * count)
+  state, _, _ = store.restore(
     sharding.abstract(abstract, sharding.of_state(mesh, abstract)), step
   )
   return state

@@ -91,11 +91,11 @@ class Hints:
 
     A hint that is longer than N would not fit into a completion, and is all -1.
     """
-    found = self.solutions.find(record["extras"])
-    answer = [*self.before, *found.answer, *self.after]
+    truth = self.solutions.find(record["extras"])
+    answer = [*self.before, *truth.answer, *self.after]
     return {
       hints_lib.ANSWER: self._padded(answer),
-      hints_lib.REFERENCE: self._padded(found.completion),
+      hints_lib.REFERENCE: self._padded(truth.completion),
     }
 
   def check(self, record: Record) -> None:
@@ -104,9 +104,9 @@ class Hints:
     Raises:
       ValueError: The verifier does not take the answer of the sentence.
     """
-    found = self.solutions.find(record["extras"])
-    draft = found.completion[:-1]
-    ids = np.array([*draft, *self.before, *found.answer, *self.after], np.int32)
+    truth = self.solutions.find(record["extras"])
+    draft = truth.completion[:-1]
+    ids = np.array([*draft, *self.before, *truth.answer, *self.after], np.int32)
     everything = np.ones(len(ids), bool)
     if not self.solutions.reward(ids, everything, record["extras"]):
       raise ValueError(
@@ -155,19 +155,19 @@ def _ids(
       that ends a completion.
   """
   try:
-    found = tuple(problem.tokenizer.markup_ids(text))
+    ids = tuple(problem.tokenizer.markup_ids(text))
   except ValueError as error:
     raise ValueError(
       f"{setting}={text!r} is not made of tokens of this run: {error}"
     ) from error
-  if {*found}.intersection(problem.tokenizer.end_ids):
+  if {*ids}.intersection(problem.tokenizer.end_ids):
     raise ValueError(
       f"{setting}={text!r} has a token that ends a completion; leave it out:"
       " the policy goes on after a cue, and behind an answer one is put anyway."
     )
-  if not found and not may_be_empty:
+  if not ids and not may_be_empty:
     raise ValueError(
       f"{setting}={text!r} is no token; write at least one, after which the"
       " policy goes on."
     )
-  return found
+  return ids

@@ -52,7 +52,7 @@ class _Episode:
     first: Ids of its first prompt.
     prompt_size: Tokens that its context began with.
     read: Observation before the next action; None in the first turn.
-    held: Observation that is held back until the next context begins; None if
+    waiting: Observation that waits until the next context begins; None if
       there is none.
     pairs: Its turns.
     turns: Actions since the context began.
@@ -65,7 +65,7 @@ class _Episode:
     self.first = first
     self.prompt_size = len(first)
     self.read: Ids | None = None
-    self.held: Ids | None = None
+    self.waiting: Ids | None = None
     self.pairs: list[Pair] = []
     self.turns = 0
     self.number = 0
@@ -121,38 +121,38 @@ class EpisodeContexts:
       size: Tokens of the completion so far.
     """
     compaction, episode = self._compaction, self._episodes[row]
-    said = tuple(map(int, observation))
-    episode.read = said
-    is_due = self.room(row) - size - len(said) < compaction.reserve
+    ids = tuple(map(int, observation))
+    episode.read = ids
+    is_due = self.room(row) - size - len(ids) < compaction.reserve
     if compaction.every:
       is_due |= episode.turns >= compaction.every
     if not is_due or episode.number >= compaction.max_compactions:
-      return said, False
-    episode.held, episode.summarizes, episode.turns = said, True, 0
+      return ids, False
+    episode.waiting, episode.summarizes, episode.turns = ids, True, 0
     return compaction.instruction, True
 
   def summarized(self, row: int, summary: Sequence[int]) -> None:
     """Puts the next context together, once a summary is complete."""
     compaction, episode = self._compaction, self._episodes[row]
-    assert episode.held is not None
+    assert episode.waiting is not None
     opening = episode.first[: compaction.head_len]
     before, after = compaction.resume
-    told = (*before, *map(int, summary[:-1]), *after)
+    summary_ids = (*before, *map(int, summary[:-1]), *after)
     # A summary counts even if it is dropped: an ablation keeps the same turns.
-    size = len(opening) + len(told)
+    size = len(opening) + len(summary_ids)
     if compaction.keeps_summary:
-      opening += told
-    most = min(
+      opening += summary_ids
+    max_size = min(
       compaction.prompt_len,
-      compaction.context_len - compaction.reserve - len(episode.held),
+      compaction.context_len - compaction.reserve - len(episode.waiting),
     )
-    kept: list[Pair] = []
+    pairs: list[Pair] = []
     for pair in reversed(episode.pairs):
       size += pair.size
-      if size > most or len(kept) == compaction.keep_turns:
+      if size > max_size or len(pairs) == compaction.keep_turns:
         break
-      kept.append(pair)
-    for pair in reversed(kept):
+      pairs.append(pair)
+    for pair in reversed(pairs):
       opening += pair.observation + pair.action
     episode.opening = opening
 
@@ -178,11 +178,11 @@ class EpisodeContexts:
 
   def resumed(self) -> dict[int, Ids]:
     """Returns held observations of contexts that began since the last call."""
-    found = {}
+    observations = {}
     for row, episode in enumerate(self._episodes):
-      if episode.held is not None and not episode.summarizes:
-        found[row], episode.held = episode.held, None
-    return found
+      if episode.waiting is not None and not episode.summarizes:
+        observations[row], episode.waiting = episode.waiting, None
+    return observations
 
 
 _SHOWN = 8  # Turns with metrics of their own.
@@ -203,9 +203,9 @@ class TurnCounts:
     Args:
       max_turns: Most turns of an episode.
     """
-    shown = min(max_turns, _SHOWN)
-    self._names = [str(turn) for turn in range(shown)]
-    if max_turns > shown:
+    num_named = min(max_turns, _SHOWN)
+    self._names = [str(turn) for turn in range(num_named)]
+    if max_turns > num_named:
       self._names.append(_LATER)
     self._sums = {
       name: np.zeros(len(self._names)) for name in (*_COUNTS, "seconds")
@@ -220,14 +220,14 @@ class TurnCounts:
 
   def metrics(self) -> dict[str, float]:
     """Returns the sums by their names in the log, and mean seconds of calls."""
-    found = {
+    sums = {
       f"turn/{turn}/{name}": float(self._sums[name][place])
       for name in _COUNTS
       for place, turn in enumerate(self._names)
     }
     calls = np.maximum(self._sums["calls"], 1)
     means = self._sums["seconds"] / calls
-    return found | {
+    return sums | {
       f"time/answer_s/{turn}": hosts.Seconds(mean)
       for turn, mean in zip(self._names, means, strict=True)
     }
@@ -252,7 +252,7 @@ def contexts(
   )
 
 
-class _Past(NamedTuple):
+class _Turn(NamedTuple):
   """An action of a former step, and the answer to it.
 
   Attributes:
@@ -265,22 +265,22 @@ class _Past(NamedTuple):
   reward: np.float32
 
 
-def _past(rollout: Rollout, row: int, num_turns: int) -> Iterator[_Past]:
+def _turns_of(rollout: Rollout, row: int, num_turns: int) -> Iterator[_Turn]:
   """Yields the turns of a row that its session has answered."""
   tokens, observed = np.asarray(rollout.tokens[row]), rollout.observed
   assert observed is not None
   assert rollout.turn is not None
   assert rollout.turn_rewards is not None
   mask = np.asarray(rollout.completion_mask[row])
-  was_read = mask & np.asarray(observed[row])
-  was_written = mask & ~was_read
+  is_observation = mask & np.asarray(observed[row])
+  is_action = mask & ~is_observation
   turn = np.asarray(rollout.turn[row])
   rewards = np.asarray(rollout.turn_rewards[row])
   for number in range(num_turns):
-    acts = was_written & (turn == number)
-    yield _Past(
+    acts = is_action & (turn == number)
+    yield _Turn(
       tokens[acts].tolist(),
-      tokens[was_read & (turn == number + 1)].tolist(),
+      tokens[is_observation & (turn == number + 1)].tolist(),
       rewards[np.flatnonzero(acts)[-1]],
     )
 
@@ -350,47 +350,47 @@ class HostRows:
     self._over |= over
     self._size[:] = np.asarray(rollout.completion_mask).sum(axis=1)
     self._turns[:] = turns
-    left = {
-      row: _past(rollout, row, int(turns[row]))
+    former_turns = {
+      row: _turns_of(rollout, row, int(turns[row]))
       for row in map(int, np.flatnonzero(~over & (turns > 0)))
     }
-    expected: dict[int, _Past] = {}
+    expected: dict[int, _Turn] = {}
     answers: Any = self.nothing()
 
     def ask(rows: Sequence[int]) -> None:
-      asked: dict[int, tuple[str | None, bool]] = {}
+      calls: dict[int, tuple[str | None, bool]] = {}
       for row in rows:
-        if (past := next(left[row], None)) is not None:
-          expected[row] = past
-          asked[row] = self._problem.tokenizer.exact_text(past.action), False
-      self.episodes.ask(asked)
+        if (former := next(former_turns[row], None)) is not None:
+          expected[row] = former
+          calls[row] = self._problem.tokenizer.exact_text(former.action), False
+      self.episodes.ask(calls)
 
-    ask(list(left))
+    ask(list(former_turns))
     while self.episodes.pending:
       continues = []
-      for row, said in self.episodes.poll(_PATIENCE_S).items():
-        past = expected.pop(row)
-        if said is None or not self._is_same(row, said, past):
+      for row, answer in self.episodes.poll(_PATIENCE_S).items():
+        former = expected.pop(row)
+        if answer is None or not self._is_same(row, answer, former):
           self._over[row] = answers.came[row] = True
           continue
-        self._returns[row] += past.reward
+        self._returns[row] += former.reward
         continues.append(row)
       ask(continues)
     self._called_at = time.perf_counter()
     return answers
 
-  def _is_same(self, row: int, said: SessionAnswer, past: _Past) -> bool:
+  def _is_same(self, row: int, answer: SessionAnswer, former: _Turn) -> bool:
     """Says if an answer equals that of a former step; if not, the row fails."""
     try:
       ids = self._problem.tokenizer.observation_ids(
-        said.observation, self._environment.max_observation_len
+        answer.observation, self._environment.max_observation_len
       )
     except ValueError:
       ids = []
     is_same = (
-      not said.done
-      and list(ids) == past.observation
-      and np.float32(said.reward) == past.reward
+      not answer.done
+      and list(ids) == former.observation
+      and np.float32(answer.reward) == former.reward
     )
     if not is_same:
       self.episodes.fail(
@@ -419,32 +419,32 @@ class HostRows:
       acts &= ~self._summarized(tokens, length, ended)
       ended = ended & acts
     self._turns += acts
-    asked: dict[int, tuple[str | None, bool]] = {}
+    calls: dict[int, tuple[str | None, bool]] = {}
     for row in map(int, np.flatnonzero(ended)):
       ids = tokens[row, : length[row]].tolist()
       if self._contexts is not None:
         self._contexts.acted(row, ids)
       text = self._problem.tokenizer.exact_text(ids)
-      asked[row] = text, self._turns[row] >= self._environment.max_turns
+      calls[row] = text, self._turns[row] >= self._environment.max_turns
     for row in map(int, np.flatnonzero(acts)):
       self.counts.add("tokens", self._turns[row] - 1, float(length[row]))
-    self._asked_at[list(asked)] = time.perf_counter()
-    self.episodes.ask(asked)
+    self._asked_at[list(calls)] = time.perf_counter()
+    self.episodes.ask(calls)
 
   def _summarized(
     self, tokens: Any, length: np.ndarray, ended: np.ndarray
   ) -> np.ndarray:  # [B] bool
     """Takes the summaries that have ended; returns the rows that write one."""
     assert self._contexts is not None
-    found = np.zeros(len(length), bool)
+    is_summary = np.zeros(len(length), bool)
     for row in map(int, np.flatnonzero(length)):
       if self._contexts.summarizes(row):
-        found[row] = True
+        is_summary[row] = True
         self.counts.add("tokens", self._turns[row], float(length[row]))
         if ended[row]:
           ids = tokens[row, : length[row]].tolist()
           self._contexts.summarized(row, ids)
-    return found
+    return is_summary
 
   def open(self) -> host_state.Openings:
     """Begins the contexts that are ready."""
@@ -466,9 +466,9 @@ class HostRows:
     answers: Any = self.nothing()
     self._end(answers, np.flatnonzero(self._cut).tolist())
     if self._contexts is not None:
-      for row, held in self._contexts.resumed().items():
+      for row, ids in self._contexts.resumed().items():
         answers.came[row] = True
-        self._tell(answers, row, held)
+        self._tell(answers, row, ids)
     if is_idle and not answers.came.any():
       self._take(answers, _PATIENCE_S)
       end = time.perf_counter() + min(self._call_s, _PATIENCE_S)
@@ -488,21 +488,21 @@ class HostRows:
 
   def _take(self, answers: Any, timeout_s: float) -> None:
     """Adds to `answers` those that come within `timeout_s` seconds."""
-    for row, said in self.episodes.poll(timeout_s).items():
+    for row, answer in self.episodes.poll(timeout_s).items():
       if self._over[row]:
         continue  # Scores after it was cut off.
       answers.came[row] = True
-      self._count(row, has_failed=said is None)
-      if said is None:
+      self._count(row, has_failed=answer is None)
+      if answer is None:
         self._over[row] = True
         continue
-      answers.reward[row] = said.reward
-      if said.done or self._turns[row] >= self._environment.max_turns:
+      answers.reward[row] = answer.reward
+      if answer.done or self._turns[row] >= self._environment.max_turns:
         self.done[row] = self._over[row] = True
         continue
       try:
         ids = self._problem.tokenizer.observation_ids(
-          said.observation, self._environment.max_observation_len
+          answer.observation, self._environment.max_observation_len
         )
       except ValueError as error:
         self.episodes.fail(row, f"environment: its observation: {error}")
@@ -550,13 +550,13 @@ class HostRows:
         )
     failed = self.episodes.failures.failed
     self.done &= ~failed
-    found = {
+    columns = {
       name: np.full(len(failed), np.nan, np.float32) for name in sorted(names)
     }
     for row, scores in self.episodes.scores.items():
       for name, value in scores.items():
-        found[name][row] = np.nan if value is None else value
-    return {**found, "return": np.where(failed, np.nan, self._returns)}
+        columns[name][row] = np.nan if value is None else value
+    return {**columns, "return": np.where(failed, np.nan, self._returns)}
 
 
 class HostSamples(NamedTuple):

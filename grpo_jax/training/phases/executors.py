@@ -90,8 +90,8 @@ class StepResult:
 
   Attributes:
     metrics: Waits for the step, and returns its metrics.
-    written: Waits for the rows of the step, and returns them, on the devices
-      of one run. None in phases whose completions are given.
+    rows: Waits for the rows of the step, and returns them, on the devices
+      of one run. None in phases whose completions come from data.
     batch: The prompts of the rows that this process feeds.
     errors: Error messages of rows that this process judges and that could not
       be scored.
@@ -100,7 +100,7 @@ class StepResult:
   """
 
   metrics: Callable[[], dict[str, float]]
-  written: Callable[[], StepRows] | None = None
+  rows: Callable[[], StepRows] | None = None
   batch: pipeline.PromptBatch | None = None
   errors: judging.Errors = dataclasses.field(default_factory=dict)
   host_reports: tuple[judging.HostReport, ...] = ()
@@ -176,9 +176,9 @@ def _supervised(mesh: Mesh, phase: step.Phase) -> Driver:
 
   def driver(state: TrainState, batch: pipeline.SupervisedBatch):
     num_rows = sharding.num_rows(rows, len(batch.tokens))
-    chosen = sharding.local_rows(rows, num_rows)
-    placed = sharding.from_local(train_batch(batch, chosen, num_rows), rows)
-    state, metrics = advance(state, placed)
+    local_rows = sharding.local_rows(rows, num_rows)
+    inputs = sharding.from_local(train_batch(batch, local_rows, num_rows), rows)
+    state, metrics = advance(state, inputs)
     return state, StepResult(lambda: _numbers(metrics))
 
   return driver
@@ -187,12 +187,12 @@ def _supervised(mesh: Mesh, phase: step.Phase) -> Driver:
 def _fused(mesh: Mesh, phase: step.Phase) -> Driver:
   """Makes the driver with one program: sample, score, update."""
   advance = jit_step(mesh, step.fused_step, phase)
-  rows = sharding.by_rows(mesh)
+  by_rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.PromptBatch):
-    prompts = sharding.from_local(batch.prompts, rows)
-    state, metrics, written = advance(state, prompts)
-    return state, StepResult(lambda: _numbers(metrics), lambda: written, batch)
+    prompts = sharding.from_local(batch.prompts, by_rows)
+    state, metrics, rows = advance(state, prompts)
+    return state, StepResult(lambda: _numbers(metrics), lambda: rows, batch)
 
   return driver
 
@@ -204,11 +204,11 @@ def _ahead(mesh: Mesh, phase: step.Phase) -> Driver:
   program would take as long, and would be compiled three times: the first steps
   draw several batches, and the last ones draw none.
   """
-  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+  by_rows, replicated = sharding.by_rows(mesh), sharding.replicated(mesh)
   sample = jit.Program(
     functools.partial(step.rollout_stage, phase=phase),
-    whole,
-    out_shardings=rows,
+    replicated,
+    out_shardings=by_rows,
   )
   learn = jit_step(mesh, step.stale_step, phase)
 
@@ -217,16 +217,16 @@ def _ahead(mesh: Mesh, phase: step.Phase) -> Driver:
     batch: pipeline.PromptBatch,
     *following: pipeline.PromptBatch,
   ):
-    placed = sharding.from_local(batch.prompts, rows)
+    step_prompts = sharding.from_local(batch.prompts, by_rows)
 
-    def draw(state: TrainState, one: pipeline.PromptBatch, ahead: int):
-      prompts = sharding.from_local(one.prompts, rows)
-      return sample(state, prompts, jax.device_put(np.int32(ahead), whole))
+    def draw(state: TrainState, batch: pipeline.PromptBatch, ahead: int):
+      prompts = sharding.from_local(batch.prompts, by_rows)
+      return sample(state, prompts, jax.device_put(np.int32(ahead), replicated))
 
     state, queue = with_queue(state, (batch, *following), draw)
-    state, metrics, written = learn(state, placed, queue[0])
+    state, metrics, rows = learn(state, step_prompts, queue[0])
     state = dataclasses.replace(state, queue=queue[1:])
-    return state, StepResult(lambda: _numbers(metrics), lambda: written, batch)
+    return state, StepResult(lambda: _numbers(metrics), lambda: rows, batch)
 
   return driver
 
@@ -261,14 +261,14 @@ class _Split:
   def __init__(
     self, problem: problem_lib.Problem, mesh: Mesh, phase: step.Phase
   ):
-    rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+    rows, replicated = sharding.by_rows(mesh), sharding.replicated(mesh)
     self._problem, self._mesh, self._phase = problem, mesh, phase
-    self._rows, self._whole = rows, whole
+    self._rows, self._replicated = rows, replicated
     self._judged_rows = sharding.by_rows_once(mesh)
     self._totals = totals(mesh)
     self._sample, self._greedy = (
       jit.Program(
-        functools.partial(stage, phase=phase), whole, out_shardings=rows
+        functools.partial(stage, phase=phase), replicated, out_shardings=rows
       )
       for stage in (step.sample_stage, step.greedy_stage)
     )
@@ -280,14 +280,14 @@ class _Split:
     )
     constrain = sharding.row_constraint(mesh)
     self._complete = jit.Program(
-      lambda *inputs: constrain(reward.score(*inputs)), whole
+      lambda *inputs: constrain(reward.score(*inputs)), replicated
     )
     min_std = phase.config.min_reward_std
     self._add, self._describe, self._choose_groups = (
-      jit.Program(function, whole, out_shardings=whole)
+      jit.Program(function, replicated, out_shardings=replicated)
       for function in (
-        lambda collected, new, recycled: dynamic_sampling.add(
-          collected, new, min_std, recycled
+        lambda collected, groups, recycled: dynamic_sampling.add(
+          collected, groups, min_std, recycled
         ),
         dynamic_sampling.metrics,
         lambda collected: dynamic_sampling.choose_groups(
@@ -308,10 +308,10 @@ class _Split:
     errors: judging.Errors = {}
     if self._phase.max_rounds == 1:
       state, queue = with_queue(state, (batch, *following), self._draw)
-      groups, counts = self._judged(state, batch, queue[0], errors)
+      groups, counts = self._scored_groups(state, batch, queue[0], errors)
     else:
       collected, counts = judging.collect(
-        lambda batch: self._judged(
+        lambda batch: self._scored_groups(
           state, batch, self._draw(state, batch, 0), errors
         ),
         self._add,
@@ -322,11 +322,11 @@ class _Split:
       state = dynamic_sampling.with_surplus(state, collected)
       groups, trains = self._choose_groups(collected)
       of_rounds = self._describe(collected)
-    state, metrics, written = self._learn(state, groups, trains)
+    state, metrics, rows = self._learn(state, groups, trains)
     total = self._totals(counts)
     return dataclasses.replace(state, queue=queue[1:]), StepResult(
       lambda: _numbers(metrics | of_rounds) | total(),
-      lambda: written,
+      lambda: rows,
       batch,
       errors,
     )
@@ -335,30 +335,30 @@ class _Split:
     self, state: TrainState, batch: pipeline.PromptBatch
   ) -> dynamic_sampling.Groups:
     """Returns scored completions of prompts, without an update."""
-    drawn = self._draw(state, batch, 0)
-    return self._judged(state, batch, drawn, {})[0]
+    rollouts = self._draw(state, batch, 0)
+    return self._scored_groups(state, batch, rollouts, {})[0]
 
   def _draw(
     self, state: TrainState, batch: pipeline.PromptBatch, ahead: int
   ) -> Rollouts:
     prompts = sharding.from_local(batch.prompts, self._rows)
-    steps = jax.device_put(np.int32(ahead), self._whole)
+    steps = jax.device_put(np.int32(ahead), self._replicated)
     return Rollouts(
       self._sample(state, prompts, steps), self._greedy(state, prompts, steps)
     )
 
-  def _judged(
+  def _scored_groups(
     self,
     state: TrainState,
     batch: pipeline.PromptBatch,
-    drawn: Rollouts,
+    rollouts: Rollouts,
     errors: judging.Errors,
   ) -> tuple[dynamic_sampling.Groups, dict[str, float]]:
     """Returns scored groups of the batch, and counts; adds to `errors`."""
-    fetched = judging.rollout_to_judge(self._mesh, drawn.rollout)
+    fetched = judging.rollout_to_judge(self._mesh, rollouts.rollout)
     fetched_greedy = baseline = None
-    if drawn.greedy is not None:
-      fetched_greedy = judging.rollout_to_judge(self._mesh, drawn.greedy)
+    if rollouts.greedy is not None:
+      fetched_greedy = judging.rollout_to_judge(self._mesh, rollouts.greedy)
     started = time.perf_counter()
     calls = self._service.calls if self._service else 0
     with jax.transfer_guard("allow"):
@@ -374,15 +374,15 @@ class _Split:
     if self._service:
       counts["judge/calls"] = float(self._service.calls - calls)
     self._problem.complaints.log("a verifier failed: unscored", messages)
-    num_rows = len(drawn.rollout.prompt_index)
+    num_rows = len(rollouts.rollout.prompt_index)
     errors |= judging.errors_of(self._mesh, batch, num_rows, messages)
     prompts = sharding.from_local(batch.prompts, self._rows)
-    scored = self._score(state, prompts, drawn.rollout, scores)
+    scored = self._score(state, prompts, rollouts.rollout, scores)
     of_greedy = None
     if baseline is not None:
-      of_greedy = self._score(state, prompts, drawn.greedy, baseline)
+      of_greedy = self._score(state, prompts, rollouts.greedy, baseline)
     return dynamic_sampling.Groups(
-      prompts, drawn.rollout, scored, of_greedy
+      prompts, rollouts.rollout, scored, of_greedy
     ), counts
 
   def _score(
@@ -413,12 +413,12 @@ def totals(mesh: Mesh) -> Totals:
     posted = exchange.post(*counts.values())
 
     def fetch():
-      each = dict(zip(counts, jax.device_get(posted).T, strict=True))
+      values = dict(zip(counts, jax.device_get(posted).T, strict=True))
       return {
         name: float(
           x.max() if isinstance(counts[name], hosts.Seconds) else x.sum()
         )
-        for name, x in each.items()
+        for name, x in values.items()
       }
 
     return fetch
@@ -449,11 +449,11 @@ class _Episodes:
     host_reports: Sequence[judging.HostReport] = (),
   ):
     self._rows = sharding.by_rows(mesh)
-    whole = sharding.replicated(mesh)
+    replicated = sharding.replicated(mesh)
     assert isinstance(phase.sampler, EpisodeSampler)
     from grpo_jax.training.phases import host_sampler  # Starts processes.
 
-    self._sampled = host_sampler.host_episodes(
+    self._sampler = host_sampler.host_episodes(
       problem, mesh, phase.sampler.turns
     )
     self._greedy = None
@@ -463,19 +463,19 @@ class _Episodes:
       )
     self._key_of = jax.jit(
       lambda state, ahead: step.step_keys(state, ahead)[0],
-      out_shardings=whole,
+      out_shardings=replicated,
     )
     self._stamp = jax.jit(step.with_version, out_shardings=self._rows)
     # A jitted function may return its inputs themselves, so they are copied.
-    self._copied = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
-    self._whole = whole
+    self._copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+    self._replicated = replicated
     self._learn = jit_step(mesh, step.learn_stage, phase)
     self._totals = totals(mesh)
     self._host_reports = list(host_reports)
     self._partial = phase.partial
     if phase.partial is not None:
-      self._resumed = jit.Program(
-        phase.partial.resumed, whole, out_shardings=self._rows
+      self._resume = jit.Program(
+        phase.partial.resumed, replicated, out_shardings=self._rows
       )
       self._learn = jit_step(mesh, step.partial_step_of_host, phase)
 
@@ -490,34 +490,34 @@ class _Episodes:
     batches = batch, *following
     queue = list(state.queue)
     state = dataclasses.replace(state, queue=())
-    learnt: list[Any] = []  # Once the update is dispatched.
+    results: list[Any] = []  # Once the update is dispatched.
     times: dict[str, float] = {"time/environment_s": hosts.Seconds(0)}
 
     def learn():
-      if learnt:
+      if results:
         return
       prompts = sharding.from_local(batch.prompts, self._rows)
       rollout, _, scored, baseline = queue[0]
       assert scored is not None
       groups = dynamic_sampling.Groups(prompts, rollout, scored, baseline)
-      learnt.extend(self._learn(state, groups, None))
+      results.extend(self._learn(state, groups, None))
 
     for number in range(len(queue), len(batches)):
       is_meanwhile = 0 < number == len(batches) - 1
-      drawn, report, seconds = self._play(
+      rollouts, report, seconds = self._sample_batch(
         state, batches[number], number, learn if is_meanwhile else None
       )
-      queue.append(drawn)
+      queue.append(rollouts)
       self._host_reports.append(report)
       seconds["time/environment_s"] += times["time/environment_s"]
       times |= {name: max(times.get(name, x), x) for name, x in seconds.items()}
     learn()
-    state, metrics, written = learnt
+    state, metrics, rows = results
     report = self._host_reports.pop(0)
     total = self._totals(report.counts | times)
     return dataclasses.replace(state, queue=tuple(queue[1:])), StepResult(
       lambda: _numbers(metrics) | total(),
-      lambda: written,
+      lambda: rows,
       batch,
       report.errors,
       tuple(self._host_reports),
@@ -528,27 +528,27 @@ class _Episodes:
   ) -> tuple[TrainState, StepResult]:
     """Makes a step in which the rows of all places get a few more tokens."""
     prompts = sharding.from_local(batch.prompts, self._rows)
-    key = self._key_of(state, jax.device_put(np.int32(0), self._whole))
+    key = self._key_of(state, jax.device_put(np.int32(0), self._replicated))
     inputs = state.params["policy"], prompts, key, batch
-    played = self._sampled.play(*inputs, resumed=self._resumed(state, prompts))
-    counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
-    counts |= played.turns
-    counts["time/environment_s"] = hosts.Seconds(played.seconds)
+    sample = self._sampler.sample(*inputs, resumed=self._resume(state, prompts))
+    counts = {f"unscored/{k}": float(n) for k, n in sample.failures.items()}
+    counts |= sample.turns
+    counts["time/environment_s"] = hosts.Seconds(sample.seconds)
     baseline = None
     if self._greedy is not None:
-      of_greedy = self._greedy.play(*inputs)
+      of_greedy = self._greedy.sample(*inputs)
       counts["time/environment_s"] += of_greedy.seconds
       baseline = of_greedy.scored
     total = self._totals(counts)
-    state, metrics, written = self._learn(
-      state, prompts, played.rollout, played.cut, played.scored, baseline
+    state, metrics, rows = self._learn(
+      state, prompts, sample.rollout, sample.cut, sample.scored, baseline
     )
-    reports = *self._host_reports, judging.HostReport({}, played.errors)
+    reports = *self._host_reports, judging.HostReport({}, sample.errors)
     errors = judging.errors_here(batch, reports)
     self._host_reports = [judging.HostReport({}, errors)]
     return state, StepResult(
       lambda: _numbers(metrics) | total(),
-      lambda: written,
+      lambda: rows,
       batch,
       errors,
       tuple(self._host_reports),
@@ -558,14 +558,14 @@ class _Episodes:
     self, state: TrainState, batch: pipeline.PromptBatch
   ) -> dynamic_sampling.Groups:
     """Returns scored episodes of prompts, without an update."""
-    drawn, *_ = self._play(state, batch, 0, None)
+    rollouts, *_ = self._sample_batch(state, batch, 0, None)
     prompts = sharding.from_local(batch.prompts, self._rows)
-    assert drawn.scored is not None
+    assert rollouts.scored is not None
     return dynamic_sampling.Groups(
-      prompts, drawn.rollout, drawn.scored, drawn.baseline
+      prompts, rollouts.rollout, rollouts.scored, rollouts.baseline
     )
 
-  def _play(
+  def _sample_batch(
     self,
     state: TrainState,
     batch: pipeline.PromptBatch,
@@ -588,49 +588,49 @@ class _Episodes:
     numbers_of = TrainState(
       *(state.step, state.phase, state.phase_step, nothing), {}, nothing
     )
-    own = state.params["policy"], numbers_of
-    policy, numbers_of = self._copied(own) if meanwhile is not None else own
-    key = self._key_of(state, jax.device_put(np.int32(ahead), self._whole))
+    pair = state.params["policy"], numbers_of
+    policy, numbers_of = self._copy(pair) if meanwhile is not None else pair
+    key = self._key_of(state, jax.device_put(np.int32(ahead), self._replicated))
     inputs = policy, prompts, key, batch
-    played = self._sampled.play(*inputs, meanwhile)
-    counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
-    counts["time/environment_s"] = hosts.Seconds(played.seconds)
-    counts |= played.turns
+    samples = self._sampler.sample(*inputs, meanwhile)
+    counts = {f"unscored/{k}": float(n) for k, n in samples.failures.items()}
+    counts["time/environment_s"] = hosts.Seconds(samples.seconds)
+    counts |= samples.turns
     baseline = None
     if self._greedy is not None:
-      of_greedy = self._greedy.play(*inputs)
+      of_greedy = self._greedy.sample(*inputs)
       counts["time/environment_s"] += of_greedy.seconds
       baseline = of_greedy.scored
     seconds: dict[str, float] = {
       k: x for k, x in counts.items() if isinstance(x, hosts.Seconds)
     }
     counts = {k: x for k, x in counts.items() if k not in seconds}
-    rollout = self._stamp(numbers_of, played.rollout)
-    drawn = Rollouts(rollout, None, played.scored, baseline)
-    return drawn, judging.HostReport(counts, played.errors), seconds
+    rollout = self._stamp(numbers_of, samples.rollout)
+    rollouts = Rollouts(rollout, None, samples.scored, baseline)
+    return rollouts, judging.HostReport(counts, samples.errors), seconds
 
 
 def jit_step(mesh: Mesh, function: Callable, phase: step.Phase) -> jit.Program:
   """Compiles a stage that consumes the state and returns the next one."""
-  whole = sharding.replicated(mesh)
+  replicated = sharding.replicated(mesh)
   if mesh.size == 1:
     return jit.Program(
       functools.partial(function, phase=phase),
-      whole,
+      replicated,
       donate=0,
-      out_shardings=whole,
+      out_shardings=replicated,
     )
 
   def stage(state, *inputs):
-    state, metrics, *written = function(state, *inputs, phase=phase)
+    state, metrics, *rows = function(state, *inputs, phase=phase)
     # The new state gets the shardings of the old one. Otherwise the compiler
     # may choose others, which the next step would not fit.
     state = sharding.constrain_state(mesh, state)
-    metrics = jax.lax.with_sharding_constraint(metrics, whole)
-    return state, metrics, *(sharding.constrain_written(mesh, written))
+    metrics = jax.lax.with_sharding_constraint(metrics, replicated)
+    return state, metrics, *(sharding.constrain_written(mesh, rows))
 
   stage.__name__ = function.__name__
-  return jit.Program(stage, whole, donate=0)
+  return jit.Program(stage, replicated, donate=0)
 
 
 def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:

@@ -65,12 +65,12 @@ def _delimiters(
       for delimiter in settings.delimiters
     )
 
-  found = np.array([is_end(text) for text in texts])
-  if settings.delimiters and not found.any():
+  is_delimiter = np.array([is_end(text) for text in texts])
+  if settings.delimiters and not is_delimiter.any():
     settings.complain(
       "delimiters",
       "name the end of no token, and no segment would end so; name the last"
       " characters of a token, such as ';', or leave it empty to cut by entropy"
       " alone",
     )
-  return found
+  return is_delimiter

@@ -77,19 +77,19 @@ class HostSampler:
     self._turns = turns
     self._rows = sharding.by_rows(mesh)
     self._judged = sharding.by_rows_once(mesh)
-    self._whole = sharding.replicated(mesh)
+    self._replicated = sharding.replicated(mesh)
     constrain = sharding.episodes_constraint(mesh)
 
     def beginning(begin):
-      def begun(*inputs):
+      def program(*inputs):
         fixed, episodes, seeds = begin(*inputs)
         return fixed, constrain(episodes), seeds
 
-      return jax.jit(begun, out_shardings=(None, None, self._rows))
+      return jax.jit(program, out_shardings=(None, None, self._rows))
 
     def advance(fixed, episodes, answers):
-      episodes, actions, left = turns.advance(fixed, episodes, answers)
-      return constrain(episodes), actions, left
+      episodes, actions, work = turns.advance(fixed, episodes, answers)
+      return constrain(episodes), actions, work
 
     self._begin = beginning(turns.begin)
     self._resume = beginning(functools.partial(host_turns.begin, turns))
@@ -98,32 +98,32 @@ class HostSampler:
     )
     self._advance = jit.Program(
       advance,
-      self._whole,
+      self._replicated,
       donate=1,
-      out_shardings=(None, self._rows, self._whole),
+      out_shardings=(None, self._rows, self._replicated),
     )
 
     def reopen(params, episodes, openings):
       return constrain(turns.reopen(params, episodes, openings))
 
-    def kept(rollout):
+    def keep(rollout):
       return rollout if keeps_contexts else compaction.last_rows(rollout)
 
     def finish(*arguments):
-      return kept(turns.finish(*arguments))
+      return keep(turns.finish(*arguments))
 
-    self._kept = kept
-    self._reopen = jit.Program(reopen, self._whole, donate=1)
+    self._keep = keep
+    self._reopen = jit.Program(reopen, self._replicated, donate=1)
     # Last contexts alone are smaller than the buffers they are taken from, so
     # these buffers cannot be reused.
-    is_whole = keeps_contexts or turns.compaction is None
+    returns_all = keeps_contexts or turns.compaction is None
     self._finish = jax.jit(
-      finish, donate_argnums=2 if is_whole else (), out_shardings=self._rows
+      finish, donate_argnums=2 if returns_all else (), out_shardings=self._rows
     )
     self._reward = problem.reward.without_models()
     self._score = judging.scoring_program(self._reward, mesh)
 
-  def play(
+  def sample(
     self,
     params: PyTree,
     prompts: Prompts,
@@ -147,9 +147,9 @@ class HostSampler:
     """
     turns, mesh = self._turns, self._mesh
     if resumed is None:
-      fixed, written, seeds = self._begin(params, prompts, key)
+      fixed, state, seeds = self._begin(params, prompts, key)
     else:
-      fixed, written, seeds = self._resume(params, prompts, resumed)
+      fixed, state, seeds = self._resume(params, prompts, resumed)
     num_rows = len(seeds)
     rows = judging.judged_rows(mesh, num_rows)
     fed = sharding.local_rows(self._rows, len(prompts.ids))
@@ -165,31 +165,31 @@ class HostSampler:
     )
     calls = 0
     idle_s = 0.0
-    said = host.nothing()
+    answers = host.nothing()
     if resumed is not None:
       started = time.perf_counter()
-      said = host.go_on(
+      answers = host.go_on(
         *judging.to_judge(mesh, (resumed.rollout, resumed.cut), num_rows)
       )
       idle_s += time.perf_counter() - started
     while True:
-      written, actions, left = self._advance(
-        fixed, written, sharding.from_local(said, self._judged)
+      state, actions, work = self._advance(
+        fixed, state, sharding.from_local(answers, self._judged)
       )
       calls += 1
-      left = jax.device_get(left)
-      if not left.continues:
+      work = jax.device_get(work)
+      if not work.continues:
         break
       started = time.perf_counter()
       host.ask(judging.to_judge(mesh, actions, num_rows))
-      if meanwhile is not None and not left.writes and not left.reopens:
+      if meanwhile is not None and not work.writes and not work.reopens:
         meanwhile()
         meanwhile = None
-      if left.reopens:
+      if work.reopens:
         openings = sharding.from_local(host.open(), self._judged)
-        written = self._reopen(params, written, openings)
-      said = host.answers(is_idle=not left.writes and not left.reopens)
-      if not left.writes:
+        state = self._reopen(params, state, openings)
+      answers = host.answers(is_idle=not work.writes and not work.reopens)
+      if not work.writes:
         idle_s += time.perf_counter() - started
     if meanwhile is not None:
       meanwhile()
@@ -197,21 +197,21 @@ class HostSampler:
     done, scores = sharding.from_local((host.done, host.scores()), self._judged)
     cut = None
     if resumed is None:
-      rollout = self._finish(prompts, fixed, written, done, scores)
+      rollout = self._finish(prompts, fixed, state, done, scores)
     else:
-      rollout, cut = self._pause(prompts, resumed, fixed, written, done, scores)
+      rollout, cut = self._pause(prompts, resumed, fixed, state, done, scores)
     failures = host.episodes.failures
     self._problem.complaints.log(
       "an episode failed: unscored", failures.messages
     )
     scored = self._score(prompts, rollout)
-    each = len(rollout.tokens) // num_rows
+    num_contexts = len(rollout.tokens) // num_rows
     messages = {
-      row * each + number: text
+      row * num_contexts + number: text
       for row, text in failures.messages.items()
-      for number in range(each)
+      for number in range(num_contexts)
     }
-    errors = judging.errors_of(mesh, batch, num_rows * each, messages)
+    errors = judging.errors_of(mesh, batch, num_rows * num_contexts, messages)
     return episodes_lib.HostSamples(
       *(rollout, scored, failures.counts, errors, idle_s),
       *(calls, host.counts.metrics(), cut),
@@ -220,10 +220,10 @@ class HostSampler:
   def shapes(
     self, params: PyTree, prompts: Prompts, key: jax.Array
   ) -> tuple[Rollout, Scored]:
-    """The shapes of the result of `play`; nothing is run."""
+    """The shapes of the result of `sample`; nothing is run."""
 
-    drawn = self._turns.shapes(params, prompts, key, self._problem.score_names)
-    rollout = jax.eval_shape(self._kept, drawn)
+    shapes = self._turns.shapes(params, prompts, key, self._problem.score_names)
+    rollout = jax.eval_shape(self._keep, shapes)
     score = functools.partial(self._reward.score, {})
     return rollout, jax.eval_shape(score, prompts, rollout)
 

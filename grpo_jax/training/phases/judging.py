@@ -27,7 +27,7 @@ def scoring_program(reward: rewards.RewardSum, mesh: Mesh) -> jit.Program:
   """
   split = sharding.row_constraint(mesh)
   return jit.Program(
-    lambda *drawn: split(reward.score({}, *drawn)), sharding.replicated(mesh)
+    lambda *inputs: split(reward.score({}, *inputs)), sharding.replicated(mesh)
   )
 
 
@@ -42,8 +42,8 @@ def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
   Returns:
     NumPy arrays of the rows `judged_rows`.
   """
-  held = sharding.local_rows(sharding.by_rows(mesh), num_rows)
-  index = np.searchsorted(held, judged_rows(mesh, num_rows))
+  local_rows = sharding.local_rows(sharding.by_rows(mesh), num_rows)
+  index = np.searchsorted(local_rows, judged_rows(mesh, num_rows))
   return jax.tree.map(lambda x: x[index], sharding.to_local(rows))
 
 
@@ -87,7 +87,7 @@ def gather_reports(reports: Sequence[HostReport]) -> list[dict[str, Any]]:
   ]
 
 
-def read_reports(saved: Sequence[Mapping[str, Any]]) -> tuple[HostReport, ...]:
+def read_reports(items: Sequence[Mapping[str, Any]]) -> tuple[HostReport, ...]:
   """Returns the reports of a checkpoint; the first process has all of them.
 
   Other processes get counts of 0 and no errors.
@@ -96,15 +96,15 @@ def read_reports(saved: Sequence[Mapping[str, Any]]) -> tuple[HostReport, ...]:
     HostReport(
       {
         name: count if hosts.is_main() else 0.0
-        for name, count in one["counts"].items()
+        for name, count in report["counts"].items()
       },
       {
         (prompt_id, place): text
-        for prompt_id, place, text in one["errors"]
+        for prompt_id, place, text in report["errors"]
         if hosts.is_main()
       },
     )
-    for one in saved
+    for report in items
   )
 
 
@@ -158,12 +158,12 @@ def errors_here(
 
   The rows of other prompts have been trained.
   """
-  here = {int(x) for x in batch.prompts.ids}
+  prompt_ids = {int(x) for x in batch.prompts.ids}
   return {
     place: text
-    for one in reports
-    for place, text in one.errors.items()
-    if place[0] in here
+    for report in reports
+    for place, text in report.errors.items()
+    if place[0] in prompt_ids
   }
 
 
@@ -183,11 +183,9 @@ def collect(
   collected: dynamic_sampling.Collected | None = None
   counts: dict[str, float] = collections.defaultdict(float)
   for start in range(0, len(batch.records), size):
-    chosen = slice(start, start + size)
-    prompts = jax.tree.map(lambda x, at=chosen: x[at], batch.prompts)
-    groups, of_round = draw(
-      pipeline.PromptBatch(prompts, batch.records[chosen])
-    )
+    part = slice(start, start + size)
+    prompts = jax.tree.map(lambda x, index=part: x[index], batch.prompts)
+    groups, of_round = draw(pipeline.PromptBatch(prompts, batch.records[part]))
     for name, value in of_round.items():
       counts[name] += value
     collected = add(collected, groups, recycled if collected is None else None)

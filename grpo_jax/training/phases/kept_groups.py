@@ -81,12 +81,12 @@ def prompt_shapes(
     for name, value in record["extras"].items()
     if isinstance(value, np.ndarray | np.generic)
   }
-  if (more := problem.arrays(hints)) is not None:
-    arrays |= more(record)
+  if (more_arrays := problem.arrays(hints)) is not None:
+    arrays |= more_arrays(record)
 
   def of_prompts(kind: Any, *shape: int) -> jax.Array:
-    found: Any = jax.ShapeDtypeStruct((num_prompts, *shape), kind)
-    return found
+    array: Any = jax.ShapeDtypeStruct((num_prompts, *shape), kind)
+    return array
 
   return Prompts(
     tokens=of_prompts(jnp.int32, slots),

@@ -67,10 +67,10 @@ MEMBER = "reference"
 
 def paths(phase: config_lib.PhaseConfig) -> dict[str, str]:
   """The workdir or checkpoint of each reference from outside, by name."""
-  found = phase.reference_workdirs
-  if len(found) == 1:
-    return {MEMBER: found[0]}
-  return {f"{MEMBER}{number}": path for number, path in enumerate(found)}
+  workdirs = phase.reference_workdirs
+  if len(workdirs) == 1:
+    return {MEMBER: workdirs[0]}
+  return {f"{MEMBER}{number}": path for number, path in enumerate(workdirs)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class References:
   policy: Policy
   outside: Mapping[str, Outside]
 
-  def made(
+  def make(
     self, plan: UpdatePlan, required: frozenset[str], topk: int
   ) -> dict[str, Model]:
     """Makes the models, by name.
@@ -103,8 +103,8 @@ class References:
     fields = functools.partial(
       models_lib.reference_fields, plan, required, topk
     )
-    models = [*paths(self.phase)]
-    if not models:
+    names = [*paths(self.phase)]
+    if not names:
       return {
         MEMBER: Model(
           start=self._start,
@@ -114,20 +114,20 @@ class References:
           continues=not self.phase.set_reference,
         )
       }
-    found = {}
-    for number, name in enumerate(models):
+    models = {}
+    for number, name in enumerate(names):
       model = self.outside[name]
-      found[name] = Model(start=model.start(name), read=model.read)
+      models[name] = Model(start=model.start(name), read=model.read)
       if self.phase.reference_mixture and number > 0:
         continue  # The view of the first one is that of the mixture.
-      found[name] = dataclasses.replace(
-        found[name],
+      models[name] = dataclasses.replace(
+        models[name],
         view=self._view(name),
         fields=fields,
         domain=number if self.phase.has_teachers_of_domains else None,
         scope="reference",
       )
-    return found
+    return models
 
   def head(self) -> Callable[..., models_lib.Head]:
     """Returns (all parameters, rows) -> the head for `reference.h`."""
@@ -147,10 +147,10 @@ class References:
     return functools.partial(models_lib.frozen_view, self.policy, name)
 
   def _teachers(self) -> tuple[models_lib.Teacher, ...]:
-    found = {name: self.outside[name] for name in paths(self.phase)}
+    models = {name: self.outside[name] for name in paths(self.phase)}
     return tuple(
       models_lib.Teacher(model.policy, name, model.width)
-      for name, model in found.items()
+      for name, model in models.items()
     )
 
   def _start(self, before: Mapping[str, ModelState]) -> PyTree:
@@ -179,7 +179,7 @@ def from_outside(phase: config_lib.PhaseConfig) -> dict[str, str]:
   return {k: where for k, where in _models(phase).items() if where != START}
 
 
-def made(
+def opponents(
   phase: config_lib.PhaseConfig,
   policy: Policy,
   outside: Mapping[str, Outside],
@@ -195,24 +195,24 @@ def made(
   def start(before: Mapping[str, ModelState]) -> PyTree:
     return models_lib.moving(before["policy"].params)
 
-  found = {}
+  models = {}
   for name in _models(phase):
     if (model := outside.get(name)) is not None:
-      found[name] = Model(
+      models[name] = Model(
         start=model.start(name),
         view=functools.partial(models_lib.outside_view, model.policy, name),
         read=model.read,
       )
     else:
       view = functools.partial(models_lib.frozen_view, policy, name)
-      found[name] = Model(start=start, view=view)
-  return found
+      models[name] = Model(start=start, view=view)
+  return models
 
 
 def table(
   phase: config_lib.PhaseConfig,
   policy: Policy,
-  all_members: Mapping[str, Model],
+  all_models: Mapping[str, Model],
   outside: Mapping[str, Outside],
 ) -> sampler.Table | None:
   """Assigns the seats of a phase; None if the policy has all seats.
@@ -220,14 +220,14 @@ def table(
   Args:
     phase: Settings of the phase.
     policy: The policy.
-    all_members: Models of the phase, with those of `made` among them.
-    outside: As in `made`.
+    all_models: Models of the phase, with those of `opponents` among them.
+    outside: As in `opponents`.
   """
   if not phase.opponents:
     return None
   others = _models(phase)
   policies = [outside[k].policy if k in outside else policy for k in others]
-  views = [all_members[name].view for name in others]
+  views = [all_models[name].view for name in others]
   number = {SELF: 0, **{name: i for i, name in enumerate(others.values(), 1)}}
   return sampler.Table(
     seats.Opponents(
@@ -252,11 +252,11 @@ def steps(
   if not settings.step_ends:
     return None
   ends = tuple(text.encode() for text in settings.step_ends)
-  found = np.array([x.endswith(ends) for x in tokenizer.token_bytes()])
-  if not found.any():
+  is_end = np.array([x.endswith(ends) for x in tokenizer.token_bytes()])
+  if not is_end.any():
     raise ValueError(
       f"config.reward_model.step_ends={settings.step_ends}: no token of the"
       " tokenizer ends so, and no step would end; name the last characters of a"
       " token, such as ';'."
     )
-  return reward_models.Steps(found, settings.of_steps)
+  return reward_models.Steps(is_end, settings.of_steps)

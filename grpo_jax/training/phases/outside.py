@@ -65,7 +65,7 @@ def find_outside(
     ValueError: It is damaged or not supported, lacks the model, or has another
       tokenizer; or a size does not split over the mesh.
   """
-  shown = f"{setting}={path!r}"
+  label = f"{setting}={path!r}"
   try:
     folder = files.parse(path)
     if is_checkpoint(path):
@@ -74,20 +74,20 @@ def find_outside(
           f"it is a checkpoint of a language model, and no run with a"
           f" {model_name!r}."
         )
-      found, theirs = _outside_of_checkpoint(path, config, mesh, storage)
+      model, tokenizer_of = _outside_of_checkpoint(path, config, mesh, storage)
     else:
-      found, theirs = _of_run(folder, mesh, model_name, storage)
+      model, tokenizer_of = _of_run(folder, mesh, model_name, storage)
   except (FileNotFoundError, ValueError) as error:
     if is_checkpoint(path) and not files.parse(path).exists():
       # A name on the hub looks like the path of a run.
-      shown += ": there is no such folder of a run, and as a checkpoint"
-    raise type(error)(f"{shown}: {error}") from error
+      label += ": there is no such folder of a run, and as a checkpoint"
+    raise type(error)(f"{label}: {error}") from error
   if problem.tokenizer.pieces():
-    tokens.check_same(problem.tokenizer, theirs(), shown)
-  ours = config.model.transformer(problem.tokenizer.vocab_size).vocab_size
-  policy = _with_ids(found.policy, ours)
-  policy = policy_lib.only_known(policy, problem.tokenizer, ours)
-  return dataclasses.replace(found, policy=policy)
+    tokens.check_same(problem.tokenizer, tokenizer_of(), label)
+  num_ids = config.model.transformer(problem.tokenizer.vocab_size).vocab_size
+  policy = _with_ids(model.policy, num_ids)
+  policy = policy_lib.only_known(policy, problem.tokenizer, num_ids)
+  return dataclasses.replace(model, policy=policy)
 
 
 def is_checkpoint(path: str) -> bool:
@@ -111,7 +111,7 @@ def _of_run(
       f"its last checkpoint has no {model_name!r}, but"
       f" {', '.join(sorted(saved))}; name a run that has trained one."
     )
-  wanted = {model_name: saved[model_name]}
+  to_read = {model_name: saved[model_name]}
   # Parameters that it shares with the policy there, as the base of adapters.
   shared = {}
   if model_name != "policy":
@@ -122,20 +122,20 @@ def _of_run(
       if name not in own and name not in own.get("inherited", {})
     }
     if shared:
-      wanted["policy"] = ModelState({"frozen": shared})
+      to_read["policy"] = ModelState({"frozen": shared})
 
   def complete(params, shared):
     frozen = params["frozen"]
     if "inherited" in frozen:
-      whole = {**frozen, "inherited": {**shared, **frozen["inherited"]}}
+      all_frozen = {**frozen, "inherited": {**shared, **frozen["inherited"]}}
     else:
-      whole = {**shared, **frozen}
-    return _stored({**params, "frozen": whole}, storage)
+      all_frozen = {**shared, **frozen}
+    return _convert({**params, "frozen": all_frozen}, storage)
 
   def read():
-    params = workdir_lib.read(workdir, config, step, wanted, mesh)
+    params = workdir_lib.read(workdir, config, step, to_read, mesh)
     frozen = params["policy"]["frozen"] if shared else {}
-    return _placed(complete(params[model_name], frozen), mesh)
+    return _place(complete(params[model_name], frozen), mesh)
 
   text = tokens.make_tokenizer(config)
   model = config.model.transformer(text.vocab_size)
@@ -156,14 +156,14 @@ def _outside_of_checkpoint(
   """Returns the model of a checkpoint, and () -> its tokenizer."""
   directory = hub.local_directory(name)
   fields, _ = families.from_config_json(directory)
-  own = {n: getattr(config.model, n) for n in architecture.FIELDS_OF_A_RUN}
+  extra = {n: getattr(config.model, n) for n in architecture.FIELDS_OF_A_RUN}
   if storage != "own":
-    own["param_dtype"] = "bfloat16"
-  model = architecture.TransformerConfig(**{**fields, **own})
+    extra["param_dtype"] = "bfloat16"
+  model = architecture.TransformerConfig(**{**fields, **extra})
   policy_lib.check_model(model, mesh)
   policy = sharding.on_mesh(policy_lib.policy_of(model, None), mesh)
   shapes = jax.eval_shape(
-    lambda: _stored(policy.init(jax.random.key(0)), storage)
+    lambda: _convert(policy.init(jax.random.key(0)), storage)
   )
 
   def read():
@@ -177,7 +177,7 @@ def _outside_of_checkpoint(
         kind="int8" if storage == "int8" else "none",
       ),
     )
-    return _placed(params, mesh)
+    return _place(params, mesh)
 
   if storage == "int8":
     policy = quantization.unpacking(policy)
@@ -186,7 +186,7 @@ def _outside_of_checkpoint(
   ), lambda: tokenizer.Tokenizer(directory)
 
 
-def _stored(params: PyTree, storage: str) -> PyTree:
+def _convert(params: PyTree, storage: str) -> PyTree:
   """Converts parameters to the form in which a frozen model is kept."""
   if storage == "own":
     return params
@@ -209,7 +209,7 @@ def _stored(params: PyTree, storage: str) -> PyTree:
   return jax.tree.map(halved, params, is_leaf=quantization.is_quantized)
 
 
-def _placed(params: PyTree, mesh: Mesh) -> PyTree:
+def _place(params: PyTree, mesh: Mesh) -> PyTree:
   return jax.device_put(
     params,
     {group: sharding.of_params(mesh, tree) for group, tree in params.items()},
@@ -230,8 +230,8 @@ def _with_ids(policy: Policy, count: int) -> Policy:
     if missing <= 0:
       return logits[..., :count] if missing else logits
     lowest = logits.min(axis=-1, keepdims=True)
-    others = jnp.broadcast_to(lowest, (*logits.shape[:-1], missing))
-    return jnp.concatenate([logits, others], axis=-1)
+    fill = jnp.broadcast_to(lowest, (*logits.shape[:-1], missing))
+    return jnp.concatenate([logits, fill], axis=-1)
 
   return dataclasses.replace(policy, head=head)
 
@@ -241,7 +241,7 @@ def outside_of(
   name: str,
   problem: Problem,
   mesh: Mesh,
-  is_judged: bool,
+  is_scored: bool,
 ) -> dict[str, Outside]:
   """Finds the reward models that a phase has from outside of the run, by name.
 
@@ -250,14 +250,14 @@ def outside_of(
     name: Name of the phase.
     problem: Problem of this run.
     mesh: Mesh of this run.
-    is_judged: True if a reward model scores completions of the phase.
+    is_scored: True if a reward model scores completions of the phase.
   """
   settings, phase = config.reward_model, config.section(name)
-  named = {}
-  if settings.source and (is_judged or "reward" in phase.trains):
-    named["reward"] = "source", bool(settings.step_ends)
+  sources = {}
+  if settings.source and (is_scored or "reward" in phase.trains):
+    sources["reward"] = "source", bool(settings.step_ends)
   if settings.ranks(phase):
-    named["ranker"] = "ranked_by", False
+    sources["ranker"] = "ranked_by", False
   return {
     model_name: find_reward_model(
       getattr(settings, field),
@@ -267,7 +267,7 @@ def outside_of(
       problem=problem,
       mesh=mesh,
     )
-    for model_name, (field, scores_steps) in named.items()
+    for model_name, (field, scores_steps) in sources.items()
   }
 
 
@@ -296,16 +296,16 @@ def find_reward_model(
     FileNotFoundError, ValueError: As from `find_outside`; or the model scores
       something else than is asked for.
   """
-  shown = f"{setting}={path!r}"
+  label = f"{setting}={path!r}"
   freeze = config.reward_model.freeze
   if is_checkpoint(path):
     try:
-      return _of_checkpoint(path, shown, scores_steps, config, problem, mesh)
+      return _of_checkpoint(path, label, scores_steps, config, problem, mesh)
     except (FileNotFoundError, ValueError) as error:
-      if str(error).startswith(shown):
+      if str(error).startswith(label):
         raise
-      raise type(error)(f"{shown}: {error}") from error
-  found = find_outside(
+      raise type(error)(f"{label}: {error}") from error
+  model = find_outside(
     path,
     setting=setting,
     config=config,
@@ -313,13 +313,13 @@ def find_reward_model(
     mesh=mesh,
     model_name="reward",
   )
-  theirs = workdir_lib.settings(files.parse(path))
-  _check_kind(shown, bool(theirs.reward_model.step_ends), scores_steps)
-  sized = found
-  if theirs.reward_model.source:  # Then it has that model's size.
+  run_config = workdir_lib.settings(files.parse(path))
+  _check_kind(label, bool(run_config.reward_model.step_ends), scores_steps)
+  sized = model
+  if run_config.reward_model.source:  # Then it has that model's size.
     sized = find_reward_model(
-      theirs.reward_model.source,
-      setting=f"{shown}, whose config.reward_model.source",
+      run_config.reward_model.source,
+      setting=f"{label}, whose config.reward_model.source",
       scores_steps=scores_steps,
       config=config,
       problem=problem,
@@ -331,28 +331,28 @@ def find_reward_model(
 
   return Outside(
     sized.policy,
-    jax.eval_shape(parted, found.shapes),
-    lambda: parted(found.read()),
+    jax.eval_shape(parted, model.shapes),
+    lambda: parted(model.read()),
     sized.width,
   )
 
 
-def _check_kind(shown: str, is_of_steps: bool, scores_steps: bool) -> None:
+def _check_kind(label: str, is_of_steps: bool, scores_steps: bool) -> None:
   """Raises ValueError unless a model scores what the config expects of it."""
   kinds = {True: "steps", False: "whole completions"}
   if is_of_steps != scores_steps:
-    asked = "names the ends of steps" if scores_steps else "is empty"
+    reason = "names the ends of steps" if scores_steps else "is empty"
     raise ValueError(
-      f"{shown}: it was trained to score {kinds[is_of_steps]}, and"
+      f"{label}: it was trained to score {kinds[is_of_steps]}, and"
       f" {kinds[scores_steps]} are to be scored, because"
-      f" config.reward_model.step_ends {asked}; change that, or name another"
+      f" config.reward_model.step_ends {reason}; change that, or name another"
       " model."
     )
 
 
 def _of_checkpoint(
   name: str,
-  shown: str,
+  label: str,
   scores_steps: bool,
   config: config_lib.RunConfig,
   problem: Problem,
@@ -361,18 +361,18 @@ def _of_checkpoint(
   """The reward model of a checkpoint."""
   directory = pathlib.Path(hub.local_directory(name))
   described = classifiers.described(directory)
-  _check_kind(shown, described.scores_steps, scores_steps)
+  _check_kind(label, described.scores_steps, scores_steps)
   if problem.tokenizer.pieces():
-    theirs = tokenizer.Tokenizer(directory)
-    tokens.check_same(problem.tokenizer, theirs, shown)
-  own = {n: getattr(config.model, n) for n in architecture.FIELDS_OF_A_RUN}
-  model = architecture.TransformerConfig(**{**described.fields, **own})
+    its_tokenizer = tokenizer.Tokenizer(directory)
+    tokens.check_same(problem.tokenizer, its_tokenizer, label)
+  extra = {n: getattr(config.model, n) for n in architecture.FIELDS_OF_A_RUN}
+  model = architecture.TransformerConfig(**{**described.fields, **extra})
   policy_lib.check_model(model, mesh)
   policy = sharding.on_mesh(policy_lib.policy_of(model, None), mesh)
   head = classifiers.head(directory, described)
   freeze = config.reward_model.freeze
 
-  def whole(params: PyTree) -> PyTree:
+  def reward_params(params: PyTree) -> PyTree:
     number = jax.tree.map(jnp.asarray, head)
     return critic_lib.reward_params(
       params["trained"], params["frozen"], number, freeze
@@ -385,10 +385,10 @@ def _of_checkpoint(
       shardings=functools.partial(sharding.of_params, mesh),
       family=described.family,
     )
-    return _placed(whole(params), mesh)
+    return _place(reward_params(params), mesh)
 
   shapes = jax.eval_shape(
-    lambda key: whole(policy.init(key)), jax.random.key(0)
+    lambda key: reward_params(policy.init(key)), jax.random.key(0)
   )
   return Outside(policy, shapes, read, model.width)
 
@@ -413,16 +413,16 @@ def of_phase(
   find = functools.partial(
     find_outside, config=config, problem=problem, mesh=mesh
   )
-  found = {}
+  outside = {}
   for model_name, path in models.paths(phase).items():
-    found[model_name] = find(
+    outside[model_name] = find(
       path,
       setting=f"config.{name}.reference_workdirs",
       storage=phase.reference_storage,
     )
   for model_name, path in models.from_outside(phase).items():
     try:
-      found[model_name] = find(path, setting=f"config.{name}.opponents")
+      outside[model_name] = find(path, setting=f"config.{name}.opponents")
     except FileNotFoundError as error:
       raise FileNotFoundError(
         f"{error} Opponents that are no run are {models.START!r} and"
@@ -430,7 +430,7 @@ def of_phase(
       ) from error
   judge = config.judge
   if judge.model and not judge.service.url and JUDGE in judged_by:
-    found[JUDGE] = find(judge.model, setting="config.judge.model")
-  return found | outside_of(
-    config, name, problem, mesh, is_judged=REWARD_MODEL in judged_by
+    outside[JUDGE] = find(judge.model, setting="config.judge.model")
+  return outside | outside_of(
+    config, name, problem, mesh, is_scored=REWARD_MODEL in judged_by
   )

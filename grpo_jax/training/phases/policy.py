@@ -70,14 +70,14 @@ def only_known(policy: Policy, tokenizer: Any, num_ids: int) -> Policy:
       unknown, and the policy stays as it is.
     num_ids: V.
   """
-  known = np.zeros(num_ids, bool)
-  known[[id_ for id_ in tokenizer.pieces() if id_ < num_ids]] = True
-  if known.all() or not known.any():
+  has_token = np.zeros(num_ids, bool)
+  has_token[[id_ for id_ in tokenizer.pieces() if id_ < num_ids]] = True
+  if has_token.all() or not has_token.any():
     return policy
 
   def head(params, h, *more):
     logits = policy.head(params, h, *more)
-    return jnp.where(known, logits, -jnp.inf)
+    return jnp.where(has_token, logits, -jnp.inf)
 
   return dataclasses.replace(policy, head=head)
 
@@ -122,12 +122,12 @@ def _check_placeholders(
   """Raises ValueError unless a task's first prompt has room for its images."""
   assert model.tower is not None  # It was looked at before.
   of_token = model.tower.patches_per_token
-  shown = int((np.asarray(first["images"].image) >= 0).sum()) // of_token
-  found = int((np.asarray(first["prompt"]) == model.image_token).sum())
-  if found != shown:
+  size = int((np.asarray(first["images"].image) >= 0).sum()) // of_token
+  num_places = int((np.asarray(first["prompt"]) == model.image_token).sum())
+  if num_places != size:
     raise ValueError(
-      f"{where}: the images of the first prompt are {shown} tokens, and it has"
-      f" {found} placeholders with the id {model.image_token}; set"
+      f"{where}: the images of the first prompt are {size} tokens, and it has"
+      f" {num_places} placeholders with the id {model.image_token}; set"
       " config.model.tower.image_token to the id that stands for images."
     )
 
@@ -220,14 +220,14 @@ def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
     }
   for axes, fields in sizes.items():
     parts = math.prod(mesh.shape[axis] for axis in axes)
-    shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)
-    named = " or ".join(f"config.mesh.{axis}" for axis in axes)
+    grid = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)
+    settings = " or ".join(f"config.mesh.{axis}" for axis in axes)
     for name, size in fields.items():
       if size % parts or (size == 0 and parts > 1):
         raise ValueError(
-          f"config.mesh: the model's {name} {size} does not split over {shown}:"
+          f"config.mesh: the model's {name} {size} does not split over {grid}:"
           f" {size} / {parts} is not a whole number"
-          f"{' of at least 1' if not size else ''}. Change {named}."
+          f"{' of at least 1' if not size else ''}. Change {settings}."
         )
 
 

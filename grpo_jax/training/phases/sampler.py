@@ -143,10 +143,10 @@ def make_sampler(
     )
   if table is None:
     sample = make_sample(policy, problem)
-    played = functools.partial(models.by_policy, sample)
+    bind = functools.partial(models.by_policy, sample)
   else:
     sample = make_sample(policy, problem, table.opponents)
-    played = functools.partial(models.by_models, sample, table.views)
+    bind = functools.partial(models.by_models, sample, table.views)
   correct = None
   if corrects is not None:
     from grpo_jax.rollout import hints as hints_lib
@@ -157,8 +157,8 @@ def make_sampler(
       correction=corrects,
     )
   return Sampler(
-    played(config=sampler, group_size=group_size),
-    played(config=greedy, group_size=1) if has_greedy else None,
+    bind(config=sampler, group_size=group_size),
+    bind(config=greedy, group_size=1) if has_greedy else None,
     correct,
   )
 

@@ -88,17 +88,17 @@ def make(
   settings = phase.schedule
   if not settings.chooses or not len(problem.train):
     return features.Schedule()
-  found = pool(config, problem, name)
+  prompts = pool(config, problem, name)
   if settings.name == ADS:
-    return _ads(found, settings, f"config.{name}.schedule")
+    return _ads(prompts, settings, f"config.{name}.schedule")
   if settings.name == SPO:
     counts = None
     if settings.samples:
       setting = f"config.{name}.schedule.samples"
-      right, scored = counted(found, problem, settings.samples, setting)
+      right, scored = counted(prompts, problem, settings.samples, setting)
       counts = prompts_lib.start_counts(right, scored, settings.memory_low)
     return prompts_lib.SingleStream(
-      size=len(found.numbers),
+      size=len(prompts.numbers),
       num_prompts=phase.num_prompts,
       num_slots=problem.max_new_tokens,
       memory_low=settings.memory_low,
@@ -106,7 +106,7 @@ def make(
     )
   return prompts_lib.Curriculum(
     rule=settings.name,
-    size=len(found.numbers),
+    size=len(prompts.numbers),
     num_prompts=phase.num_prompts,
     uniform_share=settings.uniform_share,
     decay=settings.decay,
@@ -115,7 +115,7 @@ def make(
   )
 
 
-def _ads(found: PromptPool, settings: Any, where: str) -> prompts_lib.Ads:
+def _ads(prompts: PromptPool, settings: Any, where: str) -> prompts_lib.Ads:
   """Makes a schedule over the clusters of a pool; reads their file.
 
   Raises:
@@ -123,19 +123,19 @@ def _ads(found: PromptPool, settings: Any, where: str) -> prompts_lib.Ads:
       does not fit the sizes of a step.
   """
   setting = f"{where}.clusters"
-  records = [found.source[int(number)] for number in found.numbers]
-  known = clusters.read(settings.clusters, records, setting)
-  order, sizes = clusters.ranked(known)
-  there = sizes[sizes > 0]
-  if len(there) < settings.drawn_clusters:
+  records = [prompts.source[int(number)] for number in prompts.numbers]
+  labels = clusters.read(settings.clusters, records, setting)
+  order, sizes = clusters.ranked(labels)
+  used = sizes[sizes > 0]
+  if len(used) < settings.drawn_clusters:
     raise ValueError(
-      f"{setting}={settings.clusters!r} has {len(there)} clusters of the pool,"
+      f"{setting}={settings.clusters!r} has {len(used)} clusters of the pool,"
       f" and a step draws {settings.drawn_clusters} different ones"
       f" ({where}.drawn_clusters); lower that, or write a file with more."
     )
-  if there.min() < settings.window:
+  if used.min() < settings.window:
     raise ValueError(
-      f"{setting}={settings.clusters!r}: a cluster has {there.min()} prompts of"
+      f"{setting}={settings.clusters!r}: a cluster has {used.min()} prompts of"
       f" the pool, and a step draws {settings.window} of each"
       f" ({where}.window); lower that, or write a file with fewer clusters or"
       f" with --least={settings.window}."
@@ -151,7 +151,7 @@ def _ads(found: PromptPool, settings: Any, where: str) -> prompts_lib.Ads:
 
 
 def counted(
-  found: PromptPool, problem: Problem, path: str, setting: str
+  prompts: PromptPool, problem: Problem, path: str, setting: str
 ) -> tuple[np.ndarray, np.ndarray]:  # [N], [N]
   """Counts right and scored completions of each prompt in a file.
 
@@ -159,7 +159,7 @@ def counted(
   times has the completions of all its copies.
 
   Args:
-    found: The N prompts.
+    prompts: The N prompts.
     problem: The problem of the run.
     path: A file that `grpo-generate` has written.
     setting: The setting that names the file, for messages.
@@ -186,18 +186,18 @@ def counted(
         f"{where}:{number} is not a completion with a verdict ({error!r});"
         " needed is a file of grpo-generate --prompts=train, scored."
       ) from error
-  prompts = problem.prompt_texts(
-    [found.source[int(number)] for number in found.numbers]
+  texts = problem.prompt_texts(
+    [prompts.source[int(number)] for number in prompts.numbers]
   )
-  known = np.array([counts.get(prompt, (0, 0)) for prompt in prompts], float)
-  if not known.any():
+  totals = np.array([counts.get(prompt, (0, 0)) for prompt in texts], float)
+  if not totals.any():
     raise ValueError(
       f"{where} has {ranges.counted(len(counts), 'prompt')}, and none of the"
-      f" {len(prompts)} of"
+      f" {len(texts)} of"
       " the pool: it was drawn of other data, or of a run with another seed."
       " Name one of this data."
     )
-  return known[:, 0], known[:, 1]
+  return totals[:, 0], totals[:, 1]
 
 
 def stream(

@@ -80,7 +80,7 @@ class ServedEpisodes:
     self._reward = problem.reward.without_models()
     self._score = judging.scoring_program(self._reward, mesh)
 
-  def play(
+  def sample(
     self,
     params: PyTree,
     prompts: Prompts,
@@ -88,7 +88,7 @@ class ServedEpisodes:
     batch: pipeline.PromptBatch,
     meanwhile: Callable[[], None] | None = None,
   ) -> episodes_lib.HostSamples:
-    """Plays one episode of each row; see `host_sampler.HostSampler.play`.
+    """Samples an episode of each row; see `host_sampler.HostSampler.sample`.
 
     Raises:
       RuntimeError: The process of the environment does not start any more.
@@ -99,7 +99,7 @@ class ServedEpisodes:
       served_lib.Episode(_prompt(batch, row // self._turns.group_size), k)
       for row, k in enumerate(keys)
     ]
-    one = _Play(self._problem, self._turns, batch, episodes)
+    step = _StepEpisodes(self._problem, self._turns, batch, episodes)
     sampler = self._sampler_for(len(episodes))
     limits = served_lib.ServedLimits(
       self._turns.config.max_new_tokens,
@@ -111,43 +111,43 @@ class ServedEpisodes:
     number = rollouts.begin(episodes, self._speaker, sampler, limits)
     calls = sampler.calls
     try:
-      one.run(number, sampler, params, meanwhile)
+      step.run(number, sampler, params, meanwhile)
     finally:
       rollouts.end()
       sampler.drop("the step is over.")
-    arrays = sharding.from_local(one.arrays(), self._rows)
+    arrays = sharding.from_local(step.arrays(), self._rows)
     rollout = Rollout(**arrays, num_groups=len(prompts.ids))
     self._problem.complaints.log(
-      "an episode failed: unscored", one.failures.messages
+      "an episode failed: unscored", step.failures.messages
     )
     return episodes_lib.HostSamples(
       rollout,
       self._score(prompts, rollout),
-      one.failures.counts,
+      step.failures.counts,
       judging.errors_of(
-        self._mesh, batch, len(episodes), one.failures.messages
+        self._mesh, batch, len(episodes), step.failures.messages
       ),
       seconds=rollouts.now,
       calls=sampler.calls - calls,
-      turns=one.counts().metrics(),
+      turns=step.counts().metrics(),
     )
 
   def shapes(
     self, params: PyTree, prompts: Prompts, key: jax.Array
   ) -> tuple[Rollout, Scored]:
-    """The shapes of the result of `play`; nothing is run."""
+    """The shapes of the result of `sample`; nothing is run."""
     del params, key
     num_groups = len(prompts.ids)
     nobody = served_lib.Episode([], np.zeros(0, np.uint32))
     nothing: Any = pipeline.PromptBatch(prompts, [])
     episodes = num_groups * self._turns.group_size * [nobody]
-    one = _Play(self._problem, self._turns, nothing, episodes)
+    step = _StepEpisodes(self._problem, self._turns, nothing, episodes)
 
-    def played(arrays, prompts):
+    def scored_rollout(arrays, prompts):
       rollout = Rollout(**arrays, num_groups=num_groups)
       return rollout, self._reward.score({}, prompts, rollout)
 
-    return jax.eval_shape(played, one.arrays(), prompts)
+    return jax.eval_shape(scored_rollout, step.arrays(), prompts)
 
   def _sampler_for(self, num_rows: int) -> engine.Drawer:
     """The sampler, whose program is made for the first number of rows."""
@@ -178,7 +178,7 @@ def _prompt(batch: pipeline.PromptBatch, place: int) -> list[int]:
   ].tolist()
 
 
-class _Play:
+class _StepEpisodes:
   """The episodes of a step.
 
   Attributes:
@@ -197,7 +197,7 @@ class _Play:
     self._turns, self._batch, self._episodes = turns, batch, episodes
     self.failures = pool.Failures(len(episodes))
     self.failures.counts[served_lib.REWRITTEN] = 0
-    self._said: dict[int, verifiers_process.VerifiersEpisode] = {}
+    self._results: dict[int, verifiers_process.VerifiersEpisode] = {}
     self._pending = set(range(len(episodes)))
 
   def run(
@@ -212,7 +212,7 @@ class _Play:
     Args:
       number: Number of these episodes, from `OpenEpisodes.begin`.
       sampler, params: The sampler, and the parameters of the policy.
-      meanwhile: See `host_sampler.HostSampler.play`.
+      meanwhile: See `host_sampler.HostSampler.sample`.
     """
     served, rollouts = self._served, self._served.rollouts
     environment = served.environment
@@ -233,8 +233,8 @@ class _Play:
         # The time that the policy takes does not count for the environment.
         rollouts.now += time.perf_counter() - started
       try:
-        for played in environment.hear(number):
-          self._take(played)
+        for result in environment.hear(number):
+          self._take(result)
       except verifiers_process.Ended as error:
         self._fail_all("worker_died", f"environment: {error}")
         break
@@ -273,9 +273,9 @@ class _Play:
       )
     return rows
 
-  def _take(self, played: verifiers_process.VerifiersEpisode) -> None:
+  def _take(self, result: verifiers_process.VerifiersEpisode) -> None:
     """Notes the result of an episode that the environment has played."""
-    row = played.row
+    row = result.row
     if row not in self._pending:
       return
     episode = self._episodes[row]
@@ -285,21 +285,21 @@ class _Play:
       episode.answer_s.append(time.monotonic() - episode.answered_at)
     if episode.failed:
       self.failures.add(row, served_lib.REWRITTEN, episode.failed)
-    elif played.error:
-      self.failures.add(row, "raised", f"environment: {played.error}")
+    elif result.error:
+      self.failures.add(row, "raised", f"environment: {result.error}")
     elif not episode.turns:
       self.failures.add(row, "raised", "environment: it has asked for nothing")
     else:
-      self._said[row] = played
+      self._results[row] = result
 
-  def _check_rows(self, now: float) -> bool:
+  def _check_rows(self, now_s: float) -> bool:
     """Fails rows without a request for too long; says if there were any."""
     limit = self._served.row_timeout_s
     late = [
       row
       for row in self._pending
       if not self._episodes[row].waits
-      and now - self._episodes[row].seen > limit
+      and now_s - self._episodes[row].seen > limit
     ]
     for row in late:
       self._pending.discard(row)
@@ -335,7 +335,7 @@ class _Play:
     """The rows of a `Rollout`, as NumPy arrays."""
     num_rows, num_slots = len(self._episodes), self._turns.config.max_new_tokens
     shape = num_rows, num_slots
-    made: dict[str, np.ndarray] = {
+    arrays: dict[str, np.ndarray] = {
       "tokens": np.full(shape, self._turns.config.pad_id, np.int32),
       "completion_mask": np.zeros(shape, bool),
       "observed": np.zeros(shape, bool),
@@ -345,17 +345,17 @@ class _Play:
       "state_id": np.zeros(shape, np.int32),
     }
     for row, episode in enumerate(self._episodes):
-      at = 0
+      place = 0
       for number, turn in enumerate(episode.turns):
-        at = _write(made, row, at, number, turn)
-      if row in self._said and at:
-        made["turn_rewards"][row, at - 1] = self._said[row].reward
+        place = _write(arrays, row, place, number, turn)
+      if row in self._results and place:
+        arrays["turn_rewards"][row, place - 1] = self._results[row].reward
     index = np.repeat(
       np.arange(num_rows // self._turns.group_size, dtype=np.int32),
       self._turns.group_size,
     )
     return {
-      **made,
+      **arrays,
       "terminated": np.array([self._is_done(row) for row in range(num_rows)]),
       "prompt_index": index,
       "group_id": index,
@@ -363,28 +363,28 @@ class _Play:
     }
 
   def _is_done(self, row: int) -> bool:
-    said = self._said.get(row)
-    return said is not None and said.done and not self._episodes[row].is_full
+    reply = self._results.get(row)
+    return reply is not None and reply.done and not self._episodes[row].is_full
 
   def _scores(self) -> dict[str, np.ndarray]:  # each [B] float32
     """The scores of each row; all NaN if the row has failed."""
     names = [*sorted(self._problem.score_names), served_lib.RETURN]
-    found = {
+    columns = {
       name: np.full(len(self._episodes), np.nan, np.float32) for name in names
     }
-    for row, said in self._said.items():
+    for row, result in self._results.items():
       scores = {
-        served_lib.ACCURACY: float(said.reward >= 1),
-        **said.metrics,
-        served_lib.RETURN: said.reward,
+        served_lib.ACCURACY: float(result.reward >= 1),
+        **result.metrics,
+        served_lib.RETURN: result.reward,
       }
       for name in names:
-        found[name][row] = scores.get(name, np.nan)
-    return found
+        columns[name][row] = scores.get(name, np.nan)
+    return columns
 
 
 def _write(
-  made: dict[str, np.ndarray],
+  arrays: dict[str, np.ndarray],
   row: int,
   start: int,
   number: int,
@@ -393,13 +393,13 @@ def _write(
   """Writes a turn into its slots; returns where the next one begins."""
   middle = start + len(turn.observed)
   end = middle + len(turn.drawn.ids)
-  made["tokens"][row, start:end] = [*turn.observed, *turn.drawn.ids]
-  made["completion_mask"][row, start:end] = True
-  made["observed"][row, start:middle] = True
-  made["turn"][row, start:end] = number
+  arrays["tokens"][row, start:end] = [*turn.observed, *turn.drawn.ids]
+  arrays["completion_mask"][row, start:end] = True
+  arrays["observed"][row, start:middle] = True
+  arrays["turn"][row, start:end] = number
   # States with the same last observation are the same.
-  seen = np.asarray(turn.observed, np.int32).tobytes()
-  made["state_id"][row, middle:end] = zlib.crc32(seen) & 0x7FFFFFFF
+  observation = np.asarray(turn.observed, np.int32).tobytes()
+  arrays["state_id"][row, middle:end] = zlib.crc32(observation) & 0x7FFFFFFF
   for name in drawing.RECORDS:
-    made[name][row, middle:end] = getattr(turn.drawn, name)
+    arrays[name][row, middle:end] = getattr(turn.drawn, name)
   return end

@@ -76,22 +76,22 @@ def _foreign(values: Mapping[str, Any]) -> list[str]:
   """The import paths in a config, without those of grpo_jax itself."""
   return [
     text
-    for text in dict.fromkeys(_named(values, ""))
+    for text in dict.fromkeys(_import_paths(values, ""))
     if ":" in text and not text.startswith("grpo_jax.")
   ]
 
 
-def _named(value: Any, setting: str) -> Iterator[str]:
+def _import_paths(value: Any, setting: str) -> Iterator[str]:
   """Yields texts of the settings in `_NAMING`, also inside groups and lists."""
   if isinstance(value, Mapping):
     for name, inner in value.items():
-      yield from _named(inner, name)
+      yield from _import_paths(inner, name)
   elif isinstance(value, str):
     if setting in _NAMING:
       yield value
   elif isinstance(value, Sequence):
     for inner in value:
-      yield from _named(inner, setting)
+      yield from _import_paths(inner, setting)
 
 
 def last_step(workdir: files.Path, config: config_lib.RunConfig) -> int:
@@ -100,8 +100,8 @@ def last_step(workdir: files.Path, config: config_lib.RunConfig) -> int:
   Raises:
     FileNotFoundError: There is no checkpoint.
   """
-  with _opened(workdir, config) as saved:
-    step = saved.latest_step()
+  with _open(workdir, config) as store:
+    step = store.latest_step()
   if step is None:
     raise FileNotFoundError(
       f"{workdir} has no checkpoint yet; wait for the first one"
@@ -118,8 +118,8 @@ def shapes(
   Raises:
     FileNotFoundError, ValueError: There is no such step, or it is damaged.
   """
-  with _opened(workdir, config) as saved:
-    models = saved.shapes(step)["models"]
+  with _open(workdir, config) as store:
+    models = store.shapes(step)["models"]
   return {
     name: ModelState(
       params=_groups(model.get("params") or {}), average=model.get("average")
@@ -132,7 +132,7 @@ def read(
   workdir: files.Path,
   config: config_lib.RunConfig,
   step: int,
-  wanted: Mapping[str, ModelState],
+  models: Mapping[str, ModelState],
   mesh: Mesh,
 ) -> dict[str, PyTree]:
   """Reads the parameters of some models; if a model has an average, that.
@@ -141,7 +141,7 @@ def read(
     workdir: Folder of the run, local or gs://.
     config: Settings of the run.
     step: Step of the checkpoint.
-    wanted: Shapes of the models by name, taken from `shapes`.
+    models: Shapes of the models by name, taken from `shapes`.
     mesh: Mesh on which they are placed (`sharding.of_params`).
 
   Raises:
@@ -156,15 +156,15 @@ def read(
       "params": {key: place(x) for key, x in model.params.items() if x},
       **({} if model.average is None else {"average": place(model.average)}),
     }
-    for name, model in wanted.items()
+    for name, model in models.items()
   }
-  with _opened(workdir, config) as saved:
-    restored = saved.restore({"models": abstract}, step, in_part=True)[0]
+  with _open(workdir, config) as store:
+    restored = store.restore({"models": abstract}, step, in_part=True)[0]
   return {
     name: policy.evaluation_params(
-      ModelState(params=_groups(one["params"]), average=one.get("average"))
+      ModelState(params=_groups(state["params"]), average=state.get("average"))
     )
-    for name, one in restored["models"].items()
+    for name, state in restored["models"].items()
   }
 
 
@@ -174,13 +174,13 @@ def _groups(params: PyTree) -> PyTree:
 
 
 @contextlib.contextmanager
-def _opened(
+def _open(
   workdir: files.Path, config: config_lib.RunConfig
 ) -> Iterator[checkpoints.Checkpoints]:
-  saved = checkpoints.Checkpoints(
+  store = checkpoints.Checkpoints(
     workdir / "checkpoints", keep=config.checkpoint.keep
   )
   try:
-    yield saved
+    yield store
   finally:
-    saved.close()
+    store.close()

@@ -96,7 +96,7 @@ def test_the_other_seats_are_of_the_models_of_the_config():
   policy, other = tiny.tiny_policy(), tiny.tiny_policy(width=4)
   assert models.from_outside(phase) == {"opponent1": "runs/a"}
   there = {"opponent1": models.Outside(other, {}, dict, 4)}
-  found = models.made(phase, policy, there)
+  found = models.opponents(phase, policy, there)
   assert [x.read for x in found.values()] == [dict, None]
   assert all(x.optimizer is None and x.fields is None for x in found.values())
   table = models.table(phase, policy, found, there)
@@ -117,4 +117,4 @@ def test_what_is_no_opponent_is_named():
 
 
 def test_a_model_that_nobody_has_costs_nothing():
-  assert models.made(make_config("self").section("rl"), None, {}) == {}
+  assert models.opponents(make_config("self").section("rl"), None, {}) == {}

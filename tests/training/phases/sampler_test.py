@@ -124,7 +124,7 @@ def play(sessions, batch, slots, kind="adapter", max_turns=4, **options):
   with jax.transfer_guard("disallow"):
     rows = sharding.by_rows(player._mesh)
     prompts = sharding.from_local(batch.prompts, rows)
-    played = player.play(weights, prompts, key, batch)
+    played = player.sample(weights, prompts, key, batch)
     return player, jax.device_get(played.rollout), played
 
 

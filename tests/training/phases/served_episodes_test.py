@@ -147,7 +147,7 @@ class Game:
     if script is not None:
       self.environment._script = script
     with jax.set_mesh(self.loaded.mesh):
-      played = self.player.play(
+      played = self.player.sample(
         self.loaded.params, self.prompts, jax.random.key(3), self.batch
       )
     self.environment.join()
@@ -458,7 +458,9 @@ def test_prompts_of_others_are_refused(game):
     jax.set_mesh(game.loaded.mesh),
     pytest.raises(ValueError, match=r"none of them; pass those of the run"),
   ):
-    game.player.play(game.loaded.params, game.prompts, jax.random.key(0), batch)
+    game.player.sample(
+      game.loaded.params, game.prompts, jax.random.key(0), batch
+    )
 
 
 @pytest.mark.parametrize("name", ["record_kept", "record_routing"])
