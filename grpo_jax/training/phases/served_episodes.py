@@ -69,7 +69,7 @@ class ServedEpisodes:
     self._speaker = endpoint.Speaker(
       problem.encoder,
       problem.bytes_of,
-      endpoint.calls_named(self._served.wanted.calls),
+      endpoint.calls_named(self._served.settings.calls),
     )
     self._keys = jax.jit(
       lambda key, ids: jax.random.key_data(
@@ -152,7 +152,7 @@ class ServedEpisodes:
   def _sampler_for(self, num_rows: int) -> engine.Drawer:
     """The sampler, whose program is made for the first number of rows."""
     if self._sampler is None:
-      turns, wanted = self._turns, self._served.wanted
+      turns, settings = self._turns, self._served.settings
       self._sampler = engine.Drawer(
         turns.policy,
         self._mesh,
@@ -162,10 +162,10 @@ class ServedEpisodes:
           end_ids=turns.environment.action_ends,
           lanes=None,  # `continued` has no lanes.
         ),
-        min(num_rows, wanted.num_rows or num_rows),
+        min(num_rows, settings.num_rows or num_rows),
         self._problem.max_prompt_len + turns.config.max_new_tokens,
         is_own=False,
-        pause_s=wanted.pause_s,
+        pause_s=settings.pause_s,
         max_waiting=2**20,
       )
     return self._sampler
@@ -292,14 +292,14 @@ class _StepEpisodes:
     else:
       self._results[row] = result
 
-  def _check_rows(self, now_s: float) -> bool:
+  def _check_rows(self, now: float) -> bool:
     """Fails rows without a request for too long; says if there were any."""
     limit = self._served.row_timeout_s
     late = [
       row
       for row in self._pending
       if not self._episodes[row].waits
-      and now_s - self._episodes[row].seen > limit
+      and now - self._episodes[row].seen > limit
     ]
     for row in late:
       self._pending.discard(row)

@@ -106,36 +106,34 @@ def compaction(
   Raises:
     ValueError: A size does not fit, or the tokenizer cannot write a text.
   """
-  wanted = config.environment.compaction
-  if wanted.context_len is None:
+  setup = config.environment.compaction
+  if setup.context_len is None:
     if isinstance(of_task, Compaction):
       return _as_on_host(of_task, max_prompt_len)
     return of_task
   where = "config.environment.compaction"
-  request, around = wanted.asked, wanted.around
+  request, around = setup.asked, setup.around
   if config.data.template == "chat" and isinstance(request, str):
     request, around = _in_chat(config, text, request)
-    around = wanted.resume or around
+    around = setup.resume or around
   try:
-    instruction = text.observation_ids(request, wanted.context_len)
+    instruction = text.observation_ids(request, setup.context_len)
   except ValueError as error:
     raise ValueError(
-      f"{where}.instruction={wanted.instruction}: {error}"
+      f"{where}.instruction={setup.instruction}: {error}"
     ) from None
   ends = list(environment.action_ends)
-  if wanted.ends:
+  if setup.ends:
     ends = list(text.end_ids)
-    ends += tokens.single_ids(
-      text, wanted.ends, f"{where}.ends: a summary ends"
-    )
+    ends += tokens.single_ids(text, setup.ends, f"{where}.ends: a summary ends")
   before, after = (tuple(text.markup_ids(x)) for x in around)
-  summary = len(before) + wanted.max_summary_len - 1 + len(after)
-  reserve = _reserve(wanted, environment, len(instruction))
+  summary = len(before) + setup.max_summary_len - 1 + len(after)
+  reserve = _reserve(setup, environment, len(instruction))
   begins = max_prompt_len + summary
   observed = environment.max_observation_len
-  if begins + observed + reserve > wanted.context_len:
+  if begins + observed + reserve > setup.context_len:
     raise ValueError(
-      f"{where}.context_len={wanted.context_len} has no room for a first prompt"
+      f"{where}.context_len={setup.context_len} has no room for a first prompt"
       f" of {max_prompt_len} tokens (config.data.max_prompt_len), a summary of"
       f" {summary}, an observation of {observed} and a reserve of {reserve};"
       f" needed are {begins + observed + reserve}."
@@ -147,11 +145,11 @@ def compaction(
       f" tokens and a reserve of {reserve}; raise it to {observed + reserve} or"
       " more."
     )
-  prompt_len = wanted.max_prompt_len
+  prompt_len = setup.max_prompt_len
   if prompt_len is None:
     turn = environment.max_action_len + observed
     prompt_len = min(
-      begins + wanted.keep_turns * turn, wanted.context_len - reserve
+      begins + setup.keep_turns * turn, setup.context_len - reserve
     )
   if prompt_len < begins:
     raise ValueError(
@@ -160,18 +158,18 @@ def compaction(
       " it, or leave it out."
     )
   return HostCompaction(
-    every=wanted.every,
-    context_len=wanted.context_len,
+    every=setup.every,
+    context_len=setup.context_len,
     reserve=reserve,
     instruction=tuple(instruction),
     ends=tuple(dict.fromkeys(ends)),
     resume=(before, after),
-    max_summary_len=wanted.max_summary_len,
-    keep_turns=wanted.keep_turns,
-    max_compactions=wanted.max_compactions,
+    max_summary_len=setup.max_summary_len,
+    keep_turns=setup.keep_turns,
+    max_compactions=setup.max_compactions,
     prompt_len=prompt_len,
-    trains_summary=wanted.trains_summary,
-    keeps_summary=wanted.keeps_summary,
+    trains_summary=setup.trains_summary,
+    keeps_summary=setup.keeps_summary,
   )
 
 
@@ -194,8 +192,8 @@ def _in_chat(
     {"role": "assistant", "content": action},
     {"role": "user", "content": asks},
   ]
-  written = text.chat_text(messages, **config.data.chat_options)
-  _, _, rest = written.partition(action)
+  chat = text.chat_text(messages, **config.data.chat_options)
+  _, _, rest = chat.partition(action)
   before, _, after = rest.partition(asks)
   for id_ in text.end_ids:
     end = text.exact_text([id_])
@@ -210,7 +208,7 @@ def _in_chat(
 
 
 def _reserve(
-  wanted: environment_lib.CompactionConfig,
+  setup: environment_lib.CompactionConfig,
   environment: HostEnvironment,
   instruction_len: int,
 ) -> int:
@@ -221,25 +219,25 @@ def _reserve(
   Raises:
     ValueError: The reserve of the settings is too small.
   """
-  most = environment.max_action_len
-  least = most + instruction_len + wanted.max_summary_len
-  reserve = least if wanted.reserve is None else wanted.reserve
-  if reserve < least:
+  size = environment.max_action_len
+  minimum = size + instruction_len + setup.max_summary_len
+  reserve = minimum if setup.reserve is None else setup.reserve
+  if reserve < minimum:
     raise ValueError(
-      f"config.environment.compaction.reserve={reserve} is less than {least}:"
-      f" an action of {most} tokens, the instruction of {instruction_len} and a"
-      f" summary of {wanted.max_summary_len}; raise it, or leave it out."
+      f"config.environment.compaction.reserve={reserve} is less than {minimum}:"
+      f" an action of {size} tokens, the instruction of {instruction_len} and a"
+      f" summary of {setup.max_summary_len}; raise it, or leave it out."
     )
   return reserve
 
 
 def _as_on_host(compaction: Compaction, prompt_len: int) -> HostCompaction:
   """The compaction of a task, whose signs are the instruction and the ends."""
-  least = compaction.head_len + 1 + compaction.max_summary_len
-  if prompt_len < least:
+  minimum = compaction.head_len + 1 + compaction.max_summary_len
+  if prompt_len < minimum:
     raise ValueError(
       f"config.data.max_prompt_len={prompt_len}: contexts of this task begin"
-      f" with up to {least} tokens (head, <sum>, summary); raise it to that."
+      f" with up to {minimum} tokens (head, <sum>, summary); raise it to that."
     )
   return HostCompaction(
     every=compaction.every,
@@ -289,7 +287,7 @@ def open_sources(
   if lesson is None:
     return records.Opened(train, held_out, train)
   ends = list(environment.action_ends)
-  played = environments.PlayedSource(
+  lessons = environments.PlayedSource(
     train,
     lesson,
     text,
@@ -298,7 +296,7 @@ def open_sources(
     environment.max_turns,
     environment.max_observation_len,
   )
-  return records.Opened(train, held_out, played)
+  return records.Opened(train, held_out, lessons)
 
 
 def chat_options(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class _Call(pool.PoolCall):
   def __init__(self, images: Sequence[Any], processor: processors.Processor):
     super().__init__(range(len(images)), pool.Failures(len(images)))
     self._images, self._processor = images, processor
-    self.found: list[processors.PatchCut | str] = [
+    self.results: list[processors.PatchCut | str] = [
       "it was not looked at"
     ] * len(images)
 
@@ -33,11 +33,11 @@ class _Call(pool.PoolCall):
     self, index: int, content: Any, failure: frames.Failure | None
   ) -> None:
     del failure  # The worker's content has the reason.
-    self.found[index] = image_worker.cut_of(content, self._processor)
+    self.results[index] = image_worker.cut_of(content, self._processor)
 
   def fail(self, index: int, kind: str, message: str) -> None:
     super().fail(index, kind, message)
-    self.found[index] = {
+    self.results[index] = {
       "timeout": f"it took more than {TIMEOUT_S:g} s",
       "worker_died": "its decoder ended",
     }.get(kind, message)
@@ -90,21 +90,21 @@ class Reader:
       RuntimeError: The reader is closed, or a worker cannot start.
     """
     cuts: list[processors.PatchCut | str] = [_unsent(image) for image in images]
-    sent = [i for i, why in enumerate(cuts) if not why]
-    if not sent:
+    readable = [i for i, reason in enumerate(cuts) if not reason]
+    if not readable:
       return cuts
-    call = _Call([images[i] for i in sent], self.processor)
+    call = _Call([images[i] for i in readable], self.processor)
     with self._lock:
       if self._is_closed:
         raise RuntimeError("the reader of images is closed.")
       if self._pool is None:
-        self._pool = self._started()
-      self._pool.run(call, TIMEOUT_S * (1 + len(sent)))
-    for i, one in zip(sent, call.found, strict=True):
-      cuts[i] = one
+        self._pool = self._start_pool()
+      self._pool.run(call, TIMEOUT_S * (1 + len(readable)))
+    for i, cut in zip(readable, call.results, strict=True):
+      cuts[i] = cut
     return cuts
 
-  def _started(self) -> pool.Pool:
+  def _start_pool(self) -> pool.Pool:
     argument = {
       "processor": self.processor.described(),
       "folder": self._folder,
@@ -159,9 +159,9 @@ def opened(config: Any) -> Reader:
       f"config.data.images={data.images!r} needs the processor of a checkpoint;"
       " set config.data.image_processor to its folder."
     )
-  where = data.image_processor or config.model.directory()
+  folder = data.image_processor or config.model.directory()
   return Reader(
-    processors.from_folder(where, data.image_options),
+    processors.from_folder(folder, data.image_options),
     groups.folder(data),
     data.image_workers,
   )

@@ -55,11 +55,11 @@ def make(
     ValueError: One of the functions has no form for arrays.
   """
   functions = of_text(config)
-  known = sorted((*_ON_ARRAYS, ACCURACY))
-  if others := sorted(set(functions.values()) - set(known)):
+  names = sorted((*_ON_ARRAYS, ACCURACY))
+  if absent := sorted(set(functions.values()) - set(names)):
     raise ValueError(
-      f"config.rewards.in_graph=True: {others} have no form for arrays, and are"
-      f" for the host; there are {known}. Leave them out, or set"
+      f"config.rewards.in_graph=True: {absent} have no form for arrays, and are"
+      f" for the host; there are {names}. Leave them out, or set"
       " config.rewards.in_graph=False."
     )
   for name, path in functions.items():
@@ -73,14 +73,14 @@ def make(
     text = text_lib.written(
       table, rollout.tokens, rollout.completion_mask, room
     )
-    found = {}
+    scores = {}
     for name, path in functions.items():
       if path == ACCURACY:
-        found[name] = _accuracy(prompts, rollout, text)
+        scores[name] = _accuracy(prompts, rollout, text)
       else:
         options = config.rewards.arguments(name)
-        found[name] = _ON_ARRAYS[path](text, **options)
-    return found
+        scores[name] = _ON_ARRAYS[path](text, **options)
+    return scores
 
   def _accuracy(prompts: Prompts, rollout: Rollout, text: text_lib.Text):
     gold = {
@@ -90,8 +90,8 @@ def make(
     }
     is_known = gold.pop("known")
     after = config.rewards.answer_after
-    right = accuracy.accuracy(text, gold, after)
-    return jnp.where(is_known, right, jnp.nan)
+    is_right = accuracy.accuracy(text, gold, after)
+    return jnp.where(is_known, is_right, jnp.nan)
 
   return InGraph(components)
 
@@ -132,10 +132,10 @@ class WithGolds:
     """See `sources.number`."""
     return sources.number(self._source, index)
 
-  def only(self, wanted: Collection[int]) -> WithGolds:
+  def only(self, domain_ids: Collection[int]) -> WithGolds:
     """See `domains.only`."""
     other = copy.copy(self)
-    other._source = domains.only(self._source, wanted)
+    other._source = domains.only(self._source, domain_ids)
     return other
 
   def __getitem__(self, index: int) -> dict[str, Any]:
@@ -144,5 +144,5 @@ class WithGolds:
     arrays = (self._none if gold is None else gold) | {
       "known": np.array(gold is not None)
     }
-    named = {f"{_GOLD}{name}": value for name, value in arrays.items()}
-    return {**record, "extras": {**record["extras"], **named}}
+    extras = {f"{_GOLD}{name}": value for name, value in arrays.items()}
+    return {**record, "extras": {**record["extras"], **extras}}

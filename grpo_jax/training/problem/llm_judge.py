@@ -108,7 +108,7 @@ class Rubric:
 
 
 def rubric(
-  wanted: JudgeConfig,
+  settings: JudgeConfig,
   tokenizer: Any,
   max_prompt_len: int,
   record: Mapping[str, Any],
@@ -116,7 +116,7 @@ def rubric(
   """Makes the rubric of a config.
 
   Args:
-    wanted: Settings with a rubric.
+    settings: Settings with a rubric.
     tokenizer: Tokenizer of the run.
     max_prompt_len: Most tokens of its prompts.
     record: The first record, which is tried.
@@ -125,7 +125,7 @@ def rubric(
     ValueError: The tokenizer cannot write the rubric, a value is missing, the
       first record does not fit, or the lengths of others are not known.
   """
-  if wanted.template == "chat":
+  if settings.template == "chat":
     if not hasattr(tokenizer, "chat_text"):
       raise ValueError(
         "config.judge.template='chat': the tokens of a task have no chat"
@@ -135,32 +135,32 @@ def rubric(
     opening, _, closing = tokenizer.chat_text([message]).partition(_RUBRIC)
     around = tokenizer.markup_ids(opening), tokenizer.markup_ids(closing)
   else:
-    opening, _, closing = wanted.template.partition("{rubric}")
+    opening, _, closing = settings.template.partition("{rubric}")
     around = tokenizer.context_ids(opening), tokenizer.markup_ids(closing)
-  names = set(rubrics.places(wanted.rubric))
-  num_slots = wanted.max_prompt_len
+  names = set(rubrics.places(settings.rubric))
+  num_slots = settings.max_prompt_len
   if num_slots is None:
-    if others := sorted(names - {rubrics.PROMPT, rubrics.COMPLETION}):
+    if fields := sorted(names - {rubrics.PROMPT, rubrics.COMPLETION}):
       raise ValueError(
-        f"config.judge.max_prompt_len is not set, and the rubric has {others}"
+        f"config.judge.max_prompt_len is not set, and the rubric has {fields}"
         " of each record, whose lengths nobody knows; set it to the slots for"
         " all that the judge reads but the completion, tokens."
       )
     words = [
-      piece for is_name, piece in rubrics.parts(wanted.rubric) if not is_name
+      piece for is_name, piece in rubrics.parts(settings.rubric) if not is_name
     ]
     fixed = sum(len(tokenizer.markup_ids(piece)) for piece in words)
     num_slots = max_prompt_len + fixed + sum(map(len, around))
-  made = Rubric(
-    wanted.rubric, tokenizer, tuple(around[0]), tuple(around[1]), num_slots
+  result = Rubric(
+    settings.rubric, tokenizer, tuple(around[0]), tuple(around[1]), num_slots
   )
-  size = sum(map(len, made.ids(record)))
+  size = sum(map(len, result.ids(record)))
   if size > num_slots:
     raise ValueError(
       f"config.judge.max_prompt_len={num_slots}: the rubric of the first record"
       f" has {size} tokens; raise it, or shorten the rubric."
     )
-  return made
+  return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,7 +192,7 @@ class LlmJudge(ModelReward):
     assert self.view is not None
     assert self.plan is not None
     trunk = self.view(params).trunk
-    tokens, mask = asked(prompts, rollout, self.control, self.sampler.pad_id)
+    tokens, mask = inputs(prompts, rollout, self.control, self.sampler.pad_id)
     count = len(tokens)
     size = _chunk(
       count, self.batch_size or len(prompts.ids), self.plan.num_shards
@@ -218,41 +218,41 @@ class LlmJudge(ModelReward):
 
     with jax.named_scope("judge"):
       if size == count:
-        written = write((tokens, mask))
+        reply = write((tokens, mask))
       else:
-        written = jax.lax.map(write, (chunks(tokens), chunks(mask)))
-        written = jax.tree.map(
-          lambda x: jnp.moveaxis(x, 0, 1).reshape(count, -1), written
+        reply = jax.lax.map(write, (chunks(tokens), chunks(mask)))
+        reply = jax.tree.map(
+          lambda x: jnp.moveaxis(x, 0, 1).reshape(count, -1), reply
         )
-      text = text_lib.written(self.table, written[0], written[1], self.room)
+      text = text_lib.written(self.table, reply[0], reply[1], self.room)
       reward = verdicts.read(text, self.words, self.marker)
     is_asked = prompts.extras[f"{_PREFIX}size"] > 0  # [P]
     reward = jnp.where(is_asked[rollout.prompt_index], reward, jnp.nan)
     return {self.name: reward}, None
 
 
-def by_reading(wanted: JudgeConfig, tokenizer: Any) -> LlmJudge:
+def by_reading(settings: JudgeConfig, tokenizer: Any) -> LlmJudge:
   """Makes the judge of a config, before a phase sets its view."""
   pieces = tokenizer.token_bytes()
   return LlmJudge(
     name=JUDGE,
-    model=JUDGE if wanted.model else "policy",
+    model=JUDGE if settings.model else "policy",
     sampler=sampling.SamplerConfig(
-      max_new_tokens=wanted.max_new_tokens,
+      max_new_tokens=settings.max_new_tokens,
       end_ids=tokenizer.end_ids,
       pad_id=tokenizer.pad_id,
       temperature=0.0,
     ),
     table=text_lib.table(pieces),
-    room=wanted.max_new_tokens * min(max(map(len, pieces)), _BYTES_PER_TOKEN),
-    words={word: float(reward) for word, reward in wanted.verdicts.items()},
-    marker=wanted.marker,
+    room=settings.max_new_tokens * min(max(map(len, pieces)), _BYTES_PER_TOKEN),
+    words={word: float(reward) for word, reward in settings.verdicts.items()},
+    marker=settings.marker,
     control=tuple(sorted(tokenizer.control_ids())),
-    batch_size=wanted.batch_size,
+    batch_size=settings.batch_size,
   )
 
 
-def asked(
+def inputs(
   prompts: Prompts,
   rollout: Rollout,
   control: tuple[int, ...],
@@ -286,23 +286,23 @@ def asked(
     clipped = jnp.clip(index, 0, x.shape[1] - 1)
     return jnp.take_along_axis(x, clipped, axis=1)
 
-  own = of(tokens, jnp.where(place < head, place, place - length[:, None]))
+  around = of(tokens, jnp.where(place < head, place, place - length[:, None]))
   is_completion = (place >= head) & (place < end)
-  rows = jnp.where(is_completion, of(completion, place - head), own)
+  rows = jnp.where(is_completion, of(completion, place - head), around)
   mask = place >= 0
   return jnp.where(mask, rows, pad_id), mask
 
 
 @functools.cache
-def _chunk(count: int, most: int, num_shards: int) -> int:
+def _chunk(count: int, limit: int, num_shards: int) -> int:
   """The number of rows at once: a divisor of all that splits over the devices.
 
   It is at least one row of each device, also if fewer are asked for.
   """
-  most = min(max(most, num_shards), count)
+  limit = min(max(limit, num_shards), count)
   sizes = [
     size
-    for size in range(num_shards, most + 1, num_shards)
+    for size in range(num_shards, limit + 1, num_shards)
     if count % size == 0
   ]
   return max(sizes, default=count)

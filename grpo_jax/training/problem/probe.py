@@ -76,17 +76,17 @@ def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
   assert problem.reward.on_host is not None
   scorer = problem.reward.on_host.scorer
   number = min(_NUM_RECORDS, len(problem.train))
-  chosen = [i for i in range(number) for _ in range(copies)]
-  records = [problem.train[i] for i in chosen]
+  numbers = [i for i in range(number) for _ in range(copies)]
+  records = [problem.train[i] for i in numbers]
   scores = scorer.score(
     problem.prompt_texts(records),
-    [""] * len(chosen),
-    chosen,
+    [""] * len(numbers),
+    numbers,
     [rewards.plain_extras(record) for record in records],
-    [[]] * len(chosen),
+    [[]] * len(numbers),
   )
-  right = scores.components.get(problem.reward.correct)
-  if chosen and right is not None and np.all(right >= 1):
+  correct = scores.components.get(problem.reward.correct)
+  if numbers and correct is not None and np.all(correct >= 1):
     logging.warning(
       "config.rewards.functions: %s marks empty completions of the first %d"
       " training records as right; `grpo-lint` tries other"
@@ -118,17 +118,17 @@ def _score(
   """
   assert problem.reward.on_host is not None
   number = min(_NUM_RECORDS, len(source), len(problem.train))
-  chosen = [i for i in range(number) for _ in range(copies)]
-  records = [source[i] for i in chosen]
+  numbers = [i for i in range(number) for _ in range(copies)]
+  records = [source[i] for i in numbers]
   completions = [
     problem.supervised[i]["completion"] or problem.train[i]["answer"]
-    for i in chosen
+    for i in numbers
   ]
   scorer = problem.reward.on_host.scorer
   scores = scorer.score(
     problem.prompt_texts(records),
     completions,
-    chosen,
+    numbers,
     [rewards.plain_extras(record) for record in records],
     [
       problem.encoder.completion({"completion": text}).tolist()
@@ -190,11 +190,11 @@ def _check_signature(
   if registry.uses(function):
     filled = {*options, *registry.asks_for(function)}
     if absent := registry.missing(function, filled, columns):
-      near = registry.nearest(absent[0], columns)
+      hint = registry.nearest(absent[0], columns)
       raise ValueError(
         f"{where} arguments {signature}, and records have no"
         f" {', '.join(map(repr, absent))}, only {', '.join(sorted(columns))}."
-        f"{near} Name the field in config.data.fields, as {{'prompt': 'prompt',"
+        f"{hint} Name the field in config.data.fields, as {{'prompt': 'prompt',"
         f" 'extras': {{{absent[0]!r}: {absent[0]!r}}}}}; or write it under"
         " 'extras' of each record; or, if it is the same for all, set"
         f" config.rewards.options = {{{name!r}: {{{absent[0]!r}: …}}}}."

@@ -144,12 +144,12 @@ class Problem:
       # An alphabet, whose texts are concatenated from those of the ids; or a
       # tokenizer whose tokens have no known bytes.
       pieces = []
-    named = {text.pad_id, *text.end_ids}
+    special = {text.pad_id, *text.end_ids}
     # A checkpoint may have more ids than its tokenizer.
-    named |= {int(id_) for id_ in ids if int(id_) >= len(pieces)}
+    special |= {int(id_) for id_ in ids if int(id_) >= len(pieces)}
     return [
       text.exact_text([int(id_)]).encode("utf-8", "replace")
-      if int(id_) in named
+      if int(id_) in special
       else pieces[int(id_)]
       for id_ in ids
     ]
@@ -200,13 +200,13 @@ class Problem:
 
   def arrays(self, hints: Arrays | None = None) -> Arrays | None:
     """Returns (record) -> arrays beside its extras; None if there are none."""
-    made: list[Arrays] = [self.rubric.arrays] if self.rubric else []
+    functions: list[Arrays] = [self.rubric.arrays] if self.rubric else []
     if hints is not None:
-      made.append(hints)
-    if not made:
+      functions.append(hints)
+    if not functions:
       return None
     return lambda record: {
-      name: x for of in made for name, x in of(record).items()
+      name: x for of in functions for name, x in of(record).items()
     }
 
   def supervised_stream(
@@ -342,7 +342,9 @@ class Problem:
     )
     steps: Any = None
     if scores.steps is not None:
-      steps = rewards_lib.placed(scores.steps, texts, tokens, mask, self.pieces)
+      steps = rewards_lib.token_scores(
+        scores.steps, texts, tokens, mask, self.pieces
+      )
     components: dict[str, Any] = dict(scores.components)
     failed: Any = scores.failed
     return (
@@ -364,20 +366,20 @@ def make_problem(config: config_lib.RunConfig, starts: bool = True) -> Problem:
     KeyError, ValueError, FileNotFoundError: A setting is wrong, or a file is
       missing.
   """
-  made = _make_problem(config, starts)
-  made = dataclasses.replace(
-    made,
+  problem = _make_problem(config, starts)
+  problem = dataclasses.replace(
+    problem,
     num_threads=config.data.num_threads,
     limits=domains_lib.limits(
-      made.domains, config.sampling.domain_limits, made.max_new_tokens
+      problem.domains, config.sampling.domain_limits, problem.max_new_tokens
     ),
   )
   if not config.judge.rubric or config.judge.service.url:
-    return made
+    return problem
   try:
-    return _with_reader(config, made)
+    return _with_reader(config, problem)
   except BaseException:
-    made.close()
+    problem.close()
     raise
 
 
@@ -401,16 +403,16 @@ def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
 def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
   data = config.data
   if data.is_made_of_ids:
-    made = _task_problem(config)
+    problem = _task_problem(config)
   else:
     from grpo_jax.training.problem import texts  # Tokenizers, files, processes.
 
-    made = Problem(**texts.fields(config))
-  if not data.environment or made.is_served:
-    return made
+    problem = Problem(**texts.fields(config))
+  if not data.environment or problem.is_served:
+    return problem
   from grpo_jax.training.problem import sessions  # Processes of environments.
 
-  return sessions.with_sessions(config, made, starts)
+  return sessions.with_sessions(config, problem, starts)
 
 
 def _reward(verify, correct, tokens, mask, extras):  # [F], [F] -> []
@@ -437,16 +439,16 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
       f"config.rewards.steps={config.rewards.steps!r} scores steps of a text,"
       f" and the task {config.data.name!r} is made of ids; leave it empty."
     )
-  made = tasks.make(config.data, config.seed)
-  task, train = made.task, made.train
+  task_data = tasks.make(config.data, config.seed)
+  task, train = task_data.task, task_data.train
   text = observations.TaskTokenizer(task)
   prompt_len = config.data.max_prompt_len or task.max_prompt_len
-  known: set[str] = set()
+  components: set[str] = set()
   if not config.data.environment:
     # The first record tells at once which components the verifier has.
-    known = solutions_lib.names(task, train[0]["extras"])
+    components = solutions_lib.names(task, train[0]["extras"])
     rewards_lib.check_names(
-      f"the verifier of task {task.name!r}", config, sorted(known)
+      f"the verifier of task {task.name!r}", config, sorted(components)
     )
 
   def of_rows(function, prompts: Prompts, rollout: Rollout):
@@ -466,19 +468,19 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
   return Problem(
     tokenizer=text,
     train=train,
-    held_out=made.held_out,
-    supervised=made.supervised,
+    held_out=task_data.held_out,
+    supervised=task_data.supervised,
     encoder=Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
-    reward=rewards_lib.make(config, verifier, correct, made.domains),
+    reward=rewards_lib.make(config, verifier, correct, task_data.domains),
     truncate_completions=False,
-    components=frozenset(known),
+    components=frozenset(components),
     environment=task.environment,
     compaction=task.compaction,
     answers=_answers(task, correct),
     solutions=solutions_lib.of_task(task, correct),
-    domains=made.domains,
+    domains=task_data.domains,
     # All prompts of a task have equal shapes of images; None is an empty tree.
     image_shapes=jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype),
@@ -490,7 +492,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
         "step_rewards": task.step_scores is not None,
         "turns": task.environment is not None,
         "state_id": task.environment is not None,
-        "domain": bool(made.domains),
+        "domain": bool(task_data.domains),
         "prefix_utility": task.right_answer is not None,
       }.items()
       if is_provided

@@ -19,7 +19,7 @@ from grpo_jax.settings import groups
 from grpo_jax.settings.groups import DataConfig
 
 
-class Opened(NamedTuple):
+class Sources(NamedTuple):
   """Records of a run.
 
   Attributes:
@@ -37,7 +37,7 @@ class Opened(NamedTuple):
   domains: tuple[str, ...] = ()
 
 
-def open_sources(data: DataConfig, seed: int) -> Opened:
+def open_sources(data: DataConfig, seed: int) -> Sources:
   """Opens the files or datasets of text that a config names.
 
   Args:
@@ -54,19 +54,19 @@ def open_sources(data: DataConfig, seed: int) -> Opened:
   return _with_lessons(data, seed, train, held_out)._replace(domains=names)
 
 
-def _mixed(data: DataConfig, seed: int) -> Opened:
+def _mixed(data: DataConfig, seed: int) -> Sources:
   """The sources of a mixture as one; see `open_sources`."""
   parts = groups.parts(data)
-  opened = {name: open_sources(part.data, seed) for name, part in parts.items()}
+  splits = {name: open_sources(part.data, seed) for name, part in parts.items()}
   weights = [part.weight for part in parts.values()]
   train, supervised = (
     domains.weighted(
-      {name: getattr(part, field) for name, part in opened.items()}, weights
+      {name: getattr(part, field) for name, part in splits.items()}, weights
     )
     for field in ("train", "supervised")
   )
-  held_out = {name: part.held_out for name, part in opened.items()}
-  return Opened(train, domains.in_turn(held_out), supervised, tuple(parts))
+  held_out = {name: part.held_out for name, part in splits.items()}
+  return Sources(train, domains.in_turn(held_out), supervised, tuple(parts))
 
 
 def _with_domains(
@@ -107,24 +107,24 @@ def _with_domains(
 
 def _format(data: DataConfig) -> str:
   """The format of the rows; that of a TFDS dataset is its name."""
-  named = sources.base_name(data.name) if data.source == "tfds" else ""
-  return data.format or ("" if data.fields else named)
+  name = sources.base_name(data.name) if data.source == "tfds" else ""
+  return data.format or ("" if data.fields else name)
 
 
 def _with_lessons(
   data: DataConfig, seed: int, train: Source, held_out: Source
-) -> Opened:
+) -> Sources:
   """Adds the completions that a warm start imitates."""
   if data.quarantine:
     train = quality.Without(train, data.quarantine)
   if _format(data) == "gsm8k":
     # A teacher puts worked answers into the format to be learnt.
     lessons = teacher.ThinkAnswerSource(train, seed, data.drop_tag_probability)
-    return Opened(train, held_out, lessons)
+    return Sources(train, held_out, lessons)
   if data.rejected_share:
-    both = teacher.RejectedSource(train, seed, data.rejected_share)
-    return Opened(train, held_out, both)
-  return Opened(train, held_out, train)
+    pairs = teacher.RejectedSource(train, seed, data.rejected_share)
+    return Sources(train, held_out, pairs)
+  return Sources(train, held_out, train)
 
 
 def format_of(data: DataConfig) -> formats.Format:
@@ -167,7 +167,7 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
       gym.GymSource(data.datasets, "train", seed),
       gym.GymSource(data.datasets, "test", 0),
     )
-  described = format, data.fields, data.domain_key, data.images
+  options = format, data.fields, data.domain_key, data.images
   if data.source == "datasets":
     from grpo_jax.data import tables  # The package `datasets`.
 
@@ -175,7 +175,7 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
       return tables.DatasetSource(
         path or data.name,
         split,
-        *described,
+        *options,
         is_on_hub=not path,
         is_streamed=data.streaming,
       )
@@ -185,12 +185,12 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
       table(held_out_path, data.eval_split),
     )
 
-  def opened(path: str) -> Source:
+  def file_source(path: str) -> Source:
     if imports.is_object(path):
       rows = imports.load(path, "config.data")
-      return sources.RowsSource(rows, *described)
+      return sources.RowsSource(rows, *options)
     if data.streaming:
-      return streaming.StreamedJsonlSource(path, *described)
-    return sources.JsonlSource(path, *described)
+      return streaming.StreamedJsonlSource(path, *options)
+    return sources.JsonlSource(path, *options)
 
-  return opened(data.train_path), opened(held_out_path)
+  return file_source(data.train_path), file_source(held_out_path)

@@ -165,8 +165,8 @@ class RewardModel(ModelReward):
       score = reward_models.at_last(outputs, rollout.written)
       return {self.name: score}, None
     ends = self.steps.ends_of(rollout)
-    right = masked.select(jax.nn.sigmoid(outputs), ends)
-    return {self.name: self.steps.score(right, ends)}, (right, ends)
+    p_right = masked.select(jax.nn.sigmoid(outputs), ends)
+    return {self.name: self.steps.score(p_right, ends)}, (p_right, ends)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,18 +280,18 @@ class RewardSum:
 
     If only models were rewarded, the component of right answers is the reward.
     """
-    gone = {reward.name for reward in self.by_models}
+    names = {reward.name for reward in self.by_models}
     for reward in self.rewards:  # A derived reward comes after its sources.
-      if isinstance(reward, Derived) and gone & {*reward.sources}:
-        gone.add(reward.name)
+      if isinstance(reward, Derived) and names & {*reward.sources}:
+        names.add(reward.name)
     fields: dict[str, Any] = {
-      field: {k: v for k, v in getattr(self, field).items() if k not in gone}
+      field: {k: v for k, v in getattr(self, field).items() if k not in names}
       for field in ("weights", "schedules", "domains")
     }
-    if gone and not any(fields["weights"].values()):
+    if names and not any(fields["weights"].values()):
       fields |= {"weights": {self.correct: 1.0}, "schedules": {}}
     rewards = tuple(
-      x for x in self.rewards if getattr(x, "name", "") not in gone
+      x for x in self.rewards if getattr(x, "name", "") not in names
     )
     return dataclasses.replace(self, rewards=rewards, **fields)
 
@@ -401,8 +401,8 @@ class RewardSum:
           steps = reward.steps(prompts, rollout)
     for reward in self.rewards:
       if isinstance(reward, Derived):
-        seen = derived_lib.inputs_of(components, self.correct, prompts, rollout)
-        components[reward.name] = reward.function(seen)
+        args = derived_lib.inputs_of(components, self.correct, prompts, rollout)
+        components[reward.name] = reward.function(args)
     scored = derived_lib.combine(
       self._of_domains(components, prompts, rollout),
       {name: self._weight(name, step) for name in components},
@@ -482,8 +482,8 @@ def make(
   if REWARD_MODEL in rewards.functions:
     parts.append(RewardModel(REWARD_MODEL, "reward"))
   of_domains = {
-    name: domains.numbers(names, wanted, f"config.rewards.domains[{name!r}]")
-    for name, wanted in rewards.domains.items()
+    name: domains.numbers(names, subset, f"config.rewards.domains[{name!r}]")
+    for name, subset in rewards.domains.items()
   }
   if config.judge.service.url and JUDGE in rewards.functions:
     client = service(config, of_domains.get(JUDGE))
@@ -497,11 +497,11 @@ def make(
         **jit.numbers(f"rewards.options.{name}", options),
       )
       parts.append(Derived(name, function, derived_lib.sources(options)))
-  named = rewards.right if correct is None else correct
-  if named in derived_lib.DERIVED:
+  marker = rewards.right if correct is None else correct
+  if marker in derived_lib.DERIVED:
     raise ValueError(
       f"config.rewards.functions={rewards.functions}: what is right is not for"
-      f" {named!r} to say, which is made of it; name a verifier first, or as"
+      f" {marker!r} to say, which is made of it; name a verifier first, or as"
       " config.rewards.correct."
     )
   schedules: dict[str, Any] = {
@@ -513,7 +513,7 @@ def make(
     jit.numbers(
       "rewards.weights", dict(zip(rewards.names, rewards.weights, strict=True))
     ),
-    named,
+    marker,
     schedules,
     of_domains,
   )
@@ -525,21 +525,21 @@ def service(
   """Makes the client of a judge over HTTP."""
   from grpo_jax.rewards.workers import judge_service
 
-  wanted = config.judge
+  judge = config.judge
   return judge_service.JudgeService(
-    wanted.service.url,
-    wanted.model,
-    wanted.rubric,
-    wanted.verdicts,
-    wanted.marker,
-    max_tokens=wanted.max_new_tokens,
-    key_variable=wanted.service.key_variable,
-    options=wanted.service.options,
+    judge.service.url,
+    judge.model,
+    judge.rubric,
+    judge.verdicts,
+    judge.marker,
+    max_tokens=judge.max_new_tokens,
+    key_variable=judge.service.key_variable,
+    options=judge.service.options,
     limits=judge_service.JudgeLimits(
-      wanted.service.timeout_s,
-      wanted.service.max_tries,
-      wanted.service.max_calls,
-      wanted.service.max_in_flight,
+      judge.service.timeout_s,
+      judge.service.max_tries,
+      judge.service.max_calls,
+      judge.service.max_in_flight,
     ),
     domains=of_domains,
   )
@@ -578,8 +578,8 @@ def on_host(
     steps=rewards.steps,
     context=context,
   )
-  right = registry.load_function(functions.get(rewards.right, ACCURACY))
-  if registry.kind(right).sees_group:
+  correct = registry.load_function(functions.get(rewards.right, ACCURACY))
+  if registry.kind(correct).sees_group:
     scorer.close()
     raise ValueError(
       f"config.rewards.functions={rewards.functions}: what is right is not for"
@@ -593,7 +593,7 @@ def on_host(
 ACCURACY = "math_accuracy"
 
 
-def placed(
+def token_scores(
   steps: Sequence[Sequence[tuple[int, float]]],
   texts: Sequence[str],
   tokens: np.ndarray,  # [B, T]
@@ -626,8 +626,8 @@ def placed(
       place = min(int(np.searchsorted(ends, end)), len(slots) - 1)
       slot = slots[place]
       scores[b, slot] = min(scores[b, slot], score)
-  ended = np.isfinite(scores)
-  return np.where(ended, scores, 0.0).astype(np.float32), ended
+  is_end = np.isfinite(scores)
+  return np.where(is_end, scores, 0.0).astype(np.float32), is_end
 
 
 def of_text(config: config_lib.RunConfig) -> dict[str, str]:
@@ -662,19 +662,19 @@ def check_names(
         ' config.data.source="jsonl"; what a task rewards is returned by its'
         " own verifier."
       )
-    shown = sorted(
+    missing = sorted(
       name.rpartition(":")[2] if imports.is_object(name) else name
       for name in unknown
     )
     raise KeyError(
-      f"config.rewards.functions: {who} has no component {shown}; it has"
+      f"config.rewards.functions: {who} has no component {missing}; it has"
       f" {sorted(known)}. Made of these and of the tokens:"
       f" {sorted(derived_lib.DERIVED)}.{hint}"
     )
-  right = config.rewards.correct or "accuracy"
-  if right not in {*known, *derived_lib.DERIVED}:
+  marker = config.rewards.correct or "accuracy"
+  if marker not in {*known, *derived_lib.DERIVED}:
     raise KeyError(
-      f"{who} has no component {right!r}, which marks right answers in metrics"
+      f"{who} has no component {marker!r}, which marks right answers in metrics"
       f" and evaluations; it has {sorted(known)}. Return it too, 1 for a right"
       " answer and 0 for a wrong one; or set config.rewards.correct to the"
       " reward that is 1 for right answers."

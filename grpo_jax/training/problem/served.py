@@ -49,7 +49,7 @@ class ServedTurn(NamedTuple):
   """
 
   observed: list[int]
-  drawn: engine.Generated
+  output: engine.Generated
 
 
 @dataclasses.dataclass
@@ -76,20 +76,20 @@ class Episode:
   is_full: bool = False
   is_over: bool = False
   waits: bool = False
-  seen: float = 0.0
+  seen_s: float = 0.0
   answered_at: float = 0.0
   answer_s: list[float] = dataclasses.field(default_factory=list)
   # All ids; the messages that they stand for, as they were sent, and with the
   # complete texts of the policy.
   ids: list[int] = dataclasses.field(default_factory=list)
-  sent: list[conversations.Message] = dataclasses.field(default_factory=list)
-  said: list[conversations.Message] = dataclasses.field(default_factory=list)
+  history: list[conversations.Message] = dataclasses.field(default_factory=list)
+  texts: list[conversations.Message] = dataclasses.field(default_factory=list)
   lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
   @property
   def size(self) -> int:
     """Tokens after the prompt."""
-    return sum(len(turn.observed) + len(turn.drawn.ids) for turn in self.turns)
+    return sum(len(turn.observed) + len(turn.output.ids) for turn in self.turns)
 
 
 class ServedLimits(NamedTuple):
@@ -120,9 +120,9 @@ class OpenEpisodes:
     self.now = 0.0
     self._number = 0
     self._episodes: Sequence[Episode] = ()
-    self._player: (
-      tuple[endpoint.Speaker, engine.Drawer, ServedLimits] | None
-    ) = None
+    self._tools: tuple[endpoint.Speaker, engine.Drawer, ServedLimits] | None = (
+      None
+    )
 
   def begin(
     self,
@@ -138,7 +138,7 @@ class OpenEpisodes:
     """
     self.now = 0.0
     self._number += 1
-    self._player = speaker, sampler, limits
+    self._tools = speaker, sampler, limits
     self._episodes = episodes
     return self._number
 
@@ -159,30 +159,30 @@ class OpenEpisodes:
   async def complete(self, body: Any, is_chat: bool) -> dict[str, Any]:
     """Answers a request; see `serving.http.Endpoint`."""
     request = requests.parse(body, is_chat)
-    episode = self._found(request.model)
+    episode = self._episode(request.model)
     # One after the other: a request continues the tokens of the one before.
     async with episode.lock:
-      episode.waits, episode.seen = True, self.now
+      episode.waits, episode.seen_s = True, self.now
       if len(episode.answer_s) < len(episode.turns):
         episode.answer_s.append(time.monotonic() - episode.answered_at)
       try:
         return await self._answer(request, episode)
       finally:
-        episode.waits, episode.seen = False, self.now
+        episode.waits, episode.seen_s = False, self.now
         episode.answered_at = time.monotonic()
 
-  def _found(self, model: str) -> Episode:
+  def _episode(self, model: str) -> Episode:
     row = model.removeprefix(f"{MODEL}/{self._number}-")
-    is_here = row != model and row.isdecimal()
-    if not is_here or int(row) >= len(self._episodes):
+    is_open = row != model and row.isdecimal()
+    if not is_open or int(row) >= len(self._episodes):
       raise BadRequest(
         f"there is no episode {model!r:.40}, or it is over.", status=404
       )
     return self._episodes[int(row)]
 
   async def _answer(self, request: Request, episode: Episode) -> dict[str, Any]:
-    assert self._player is not None
-    speaker, sampler, limits = self._player
+    assert self._tools is not None
+    speaker, sampler, limits = self._tools
     check(request, limits)
     if episode.failed or episode.is_over:
       raise BadRequest(f"this episode is over: {episode.failed}")
@@ -202,9 +202,9 @@ class OpenEpisodes:
     ask = engine.Ask(
       ids, episode.key, min(request.limit or room, room), first=size
     )
-    (drawn,) = await endpoint.completions_of(sampler, [ask])
+    (output,) = await endpoint.completions_of(sampler, [ask])
     name = uuid.uuid4().hex[:16]
-    reply = speaker.reply(request, ids, drawn, name, limits.temperature == 0)
+    reply = speaker.reply(request, ids, output, name, limits.temperature == 0)
     if not episode.is_over:
       _note(request, episode, ids, reply)
     name = f"chatcmpl-{name}"
@@ -213,17 +213,17 @@ class OpenEpisodes:
 
 def check(request: Request, limits: ServedLimits) -> None:
   """Raises BadRequest for a request that no row can be drawn for."""
-  wanted = {"temperature": request.temperature, "top_p": request.top_p}
-  trained = {
+  values = {"temperature": request.temperature, "top_p": request.top_p}
+  settings = {
     "temperature": limits.temperature,
     "top_p": 1.0 if limits.top_p is None else limits.top_p,
   }
-  for name, value in wanted.items():
+  for name, value in values.items():
     # In an evaluation at temperature 0, values of requests are ignored.
-    if value is not None and limits.temperature and value != trained[name]:
+    if value is not None and limits.temperature and value != settings[name]:
       raise BadRequest(
         f"{name}={value}: this policy is trained, and drawn, with"
-        f" {trained[name]} (config.sampling.{name}); leave it out, or set the"
+        f" {settings[name]} (config.sampling.{name}); leave it out, or set the"
         " config to it.",
         name,
       )
@@ -263,12 +263,12 @@ def _context(
       )
     return ids
   assert request.messages is not None  # `check` has refused others.
-  known = len(episode.sent)
-  same = len(request.messages) > known and all(
-    chat.is_reply(ours, theirs)
-    for ours, theirs in zip(request.messages, episode.sent, strict=False)
+  count = len(episode.history)
+  is_same = len(request.messages) > count and all(
+    chat.is_reply(message, former)
+    for message, former in zip(request.messages, episode.history, strict=False)
   )
-  if not same:
+  if not is_same:
     raise ValueError(
       "a request has other messages than those that were said before: its"
       " context was rewritten, and tokens that were sampled in another one"
@@ -276,8 +276,8 @@ def _context(
     )
   return speaker.writer.extended(
     episode.ids,
-    episode.said,
-    request.messages[known:],
+    episode.texts,
+    request.messages[count:],
     **endpoint.template_options(request),
   )
 
@@ -286,14 +286,14 @@ def _note(
   request: Request, episode: Episode, ids: list[int], reply: Reply
 ) -> None:
   """Adds an action to its episode."""
-  drawn = reply.completion
+  output = reply.completion
   before = len(episode.ids) if episode.turns else len(episode.prompt)
-  episode.turns.append(ServedTurn(ids[before:], drawn))
-  episode.ids = [*ids, *drawn.ids]
+  episode.turns.append(ServedTurn(ids[before:], output))
+  episode.ids = [*ids, *output.ids]
   assert request.messages is not None  # `check` has refused others.
-  new = request.messages[len(episode.sent) :]
-  episode.sent += [*new, reply.message]
-  episode.said += [*new, {"role": "assistant", "content": reply.full_text}]
+  messages = request.messages[len(episode.history) :]
+  episode.history += [*messages, reply.message]
+  episode.texts += [*messages, {"role": "assistant", "content": reply.full_text}]
 
 
 class Served:
@@ -312,12 +312,12 @@ class Served:
   def __init__(
     self,
     environment: verifiers_process.VerifiersEnvironment,
-    wanted: ServedConfig,
+    settings: ServedConfig,
     row_timeout_s: float,
     step_timeout_s: float,
   ):
     """Takes over the environment; the server starts with the first play."""
-    self.environment, self.wanted = environment, wanted
+    self.environment, self.settings = environment, settings
     self.row_timeout_s, self.step_timeout_s = row_timeout_s, step_timeout_s
     self.rollouts = OpenEpisodes()
     self.token = secrets.token_urlsafe(32)
@@ -393,8 +393,8 @@ class Examples:
     if not example["is_open"]:
       return np.asarray(ids(), np.int32)
     # What comes before the first message, of which nobody knows the text.
-    one, other = (ids({"role": "user", "content": text}) for text in "ab")
-    pairs = zip(one, other, strict=False)
+    first, second = (ids({"role": "user", "content": text}) for text in "ab")
+    pairs = zip(first, second, strict=False)
     stem = [x for x, _ in itertools.takewhile(lambda p: p[0] == p[1], pairs)]
     if not stem:
       raise ValueError(
@@ -407,12 +407,12 @@ class Examples:
 
 def environment(config: config_lib.RunConfig, text: Any) -> HostEnvironment:
   """The sizes of a rollout; `text` is the tokenizer."""
-  most = config.sampling.max_new_tokens
-  assert most is not None  # `RunConfig` has checked it.
+  budget = config.sampling.max_new_tokens
+  assert budget is not None  # `RunConfig` has checked it.
   return HostEnvironment(
-    max_turns=most,  # Each turn has at least one token.
-    max_action_len=min(config.environment.max_action_len or most, most),
-    max_observation_len=most,
+    max_turns=budget,  # Each turn has at least one token.
+    max_action_len=min(config.environment.max_action_len or budget, budget),
+    max_observation_len=budget,
     action_ends=tuple(text.end_ids),
     path=config.data.environment,
   )
@@ -429,7 +429,7 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
     KeyError: A reward is not among the scores of the environment.
     ValueError: There is no such environment, or it cannot be played.
   """
-  data, wanted = config.data, config.served
+  data, settings = config.data, config.served
   assert data.max_prompt_len is not None  # `RunConfig` has checked it.
   if data.system:
     raise ValueError(
@@ -440,24 +440,24 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
     )
   path = data.environment.removeprefix(environment_lib.PREFIX)
   encoder = Encoder(text, data.template, dict(data.chat_options))
-  served = verifiers_process.VerifiersEnvironment(
+  process = verifiers_process.VerifiersEnvironment(
     path,
     dict(config.environment.options),
     config.rewards.variables,
-    wanted.python,
+    settings.python,
   )
   try:
-    names = frozenset({*served.names, ACCURACY})
-    known = sorted({*names, RETURN})
-    rewards.check_names(f"the environment {data.environment!r}", config, known)
+    names = frozenset({*process.names, ACCURACY})
+    scores = sorted({*names, RETURN})
+    rewards.check_names(f"the environment {data.environment!r}", config, scores)
     writer = chat.Writer(encoder)
     train, held_out = (
-      Examples(split, served.examples[split], writer)
+      Examples(split, process.examples[split], writer)
       for split in verifiers_process.SPLITS
     )
     train[0]  # Raises if its messages cannot be written.
   except BaseException:
-    served.close()
+    process.close()
     raise
   return {
     "tokenizer": text,
@@ -471,13 +471,13 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
     "truncate_completions": True,
     "host_environment": environment(config, text),
     "sessions": Served(
-      served,
-      wanted,
+      process,
+      settings,
       config.rewards.row_timeout_s,
       config.rewards.step_timeout_s,
     ),
     "score_names": names,
-    "components": frozenset(known),
+    "components": frozenset(scores),
     "reward": rewards.make(
       config,
       rewards.InGraph(rewards.of_episodes),

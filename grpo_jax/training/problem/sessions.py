@@ -43,7 +43,7 @@ def with_sessions(
     *(problem.max_prompt_len, problem.max_new_tokens),
     of_task=problem.compaction,
   )
-  made = dataclasses.replace(
+  base = dataclasses.replace(
     problem,
     environment=None,
     host_environment=environment,
@@ -57,14 +57,14 @@ def with_sessions(
     provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
   )
   if not starts:  # The names that the sessions would report.
-    asked = {*config.rewards.names, config.rewards.correct or "accuracy"}
-    return dataclasses.replace(made, score_names=frozenset(asked - {"return"}))
+    scores = {*config.rewards.names, config.rewards.correct or "accuracy"}
+    return dataclasses.replace(base, score_names=frozenset(scores - {"return"}))
   rewards = config.rewards
   # Errors are raised here, before a process exists.
   guard, service = interceptor(config)
   if service is not None:
     service.check("", "ls", {})  # Else it might block all calls.
-  held = sessions_lib.HostSessions(
+  sessions = sessions_lib.HostSessions(
     environment.path,
     row_timeout_s=rewards.row_timeout_s,
     step_timeout_s=rewards.step_timeout_s,
@@ -73,26 +73,26 @@ def with_sessions(
     options=config.environment.options,
     concurrency=config.environment.concurrency,
   )
-  workers: sessions_lib.Sessions = held
+  workers: sessions_lib.Sessions = sessions
   if guard.rules:
     close = [] if service is None else [service.close]
-    workers = sessions_lib.GuardedSessions(held, guard, *close)
+    workers = sessions_lib.GuardedSessions(sessions, guard, *close)
   try:
     first = problem.train[0]
     (prompt,) = problem.prompt_texts([first])
     names = workers.score_names(prompt, rewards_lib.plain_extras(first))
-    known = sorted({*names, "return"})
+    components = sorted({*names, "return"})
     rewards_lib.check_names(
-      f"the environment {environment.path!r}", config, known
+      f"the environment {environment.path!r}", config, components
     )
   except BaseException:
     workers.close()
     raise
   return dataclasses.replace(
-    made,
+    base,
     sessions=workers,
     score_names=frozenset(names),
-    components=frozenset(known),
+    components=frozenset(components),
   )
 
 
@@ -106,25 +106,25 @@ def interceptor(
   Raises:
     ValueError: A rule or its judge cannot be imported.
   """
-  wanted = config.interceptor
-  asked: judge_service.JudgeService | None = None
+  settings = config.interceptor
+  service: judge_service.JudgeService | None = None
   judge: interceptor_lib.Judge | None = None
-  if wanted.asks_service:
-    asked = rewards_lib.service(config)
-    judge = _by_service(asked, config.rewards.step_timeout_s)
-  elif wanted.judge:
+  if settings.asks_service:
+    service = rewards_lib.service(config)
+    judge = _by_service(service, config.rewards.step_timeout_s)
+  elif settings.judge:
     judge = _one_by_one(
-      registry.load(wanted.judge, "judge of config.interceptor", {})
+      registry.load(settings.judge, "judge of config.interceptor", {})
     )
   guard = interceptor_lib.Interceptor(
-    tuple(map(rule, wanted.rules)),
+    tuple(map(rule, settings.rules)),
     judge,
-    wanted.observation,
-    wanted.abort,
-    wanted.penalty,
-    re.compile(wanted.call) if wanted.call else None,
+    settings.observation,
+    settings.abort,
+    settings.penalty,
+    re.compile(settings.call) if settings.call else None,
   )
-  return guard, asked
+  return guard, service
 
 
 def rule(name: str) -> interceptor_lib.Rule:
@@ -140,7 +140,7 @@ def rule(name: str) -> interceptor_lib.Rule:
 
 def _one_by_one(function: Any) -> interceptor_lib.Judge:
   def judge(calls: Sequence[str], contexts: Sequence[str]) -> list[bool | None]:
-    return [bool(function(*both)) for both in zip(calls, contexts, strict=True)]
+    return [bool(function(*pair)) for pair in zip(calls, contexts, strict=True)]
 
   return judge
 
@@ -150,11 +150,11 @@ def _by_service(
 ) -> interceptor_lib.Judge:
   def judge(calls: Sequence[str], contexts: Sequence[str]) -> list[bool | None]:
     no_fields: list[dict[str, Any]] = [{} for _ in calls]
-    said = service.score("interceptor", contexts, calls, no_fields, timeout_s)
-    (worth,) = said.components.values()
+    scores = service.score("interceptor", contexts, calls, no_fields, timeout_s)
+    (values,) = scores.components.values()
     return [
       None if failed else bool(value >= _BAD)
-      for value, failed in zip(worth, said.failed, strict=True)
+      for value, failed in zip(values, scores.failed, strict=True)
     ]
 
   return judge

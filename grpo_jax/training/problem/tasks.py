@@ -16,7 +16,7 @@ from grpo_jax.tasks import task as task_lib
 _NUM_EXAMPLES = 1 << 20
 
 
-class Made(NamedTuple):
+class TaskData(NamedTuple):
   """A task with its problems.
 
   Attributes:
@@ -45,7 +45,7 @@ def make_task(data: DataConfig) -> tasks.Task:
   return tasks.make_task(data.name, **data.task_options)
 
 
-def make(data: DataConfig, seed: int) -> Made:
+def make(data: DataConfig, seed: int) -> TaskData:
   """Makes the task, and sources that make its problems when they are read.
 
   Args:
@@ -71,7 +71,7 @@ def make(data: DataConfig, seed: int) -> Made:
         f"task {task.name!r}: its extras have a 'domain', and nobody says how"
         " many there are; set Task.domains to their names, by number."
       )
-  return Made(task, train, held_out, supervised, names)
+  return TaskData(task, train, held_out, supervised, names)
 
 
 def _parts(data: DataConfig) -> dict[str, tasks.Task]:
@@ -93,12 +93,12 @@ def _sources(
   )
 
 
-def _mixed(data: DataConfig, task: tasks.Task, seed: int) -> Made:
+def _mixed(data: DataConfig, task: tasks.Task, seed: int) -> TaskData:
   from grpo_jax.tasks import mixture
 
   parts: Mapping[str, groups.MixturePart] = groups.parts(data)
   weights = [part.weight for part in parts.values()]
-  made = {
+  by_name = {
     name: _sources(
       part, seed, max(round(weight / sum(weights) * _NUM_EXAMPLES), 1)
     )
@@ -107,7 +107,7 @@ def _mixed(data: DataConfig, task: tasks.Task, seed: int) -> Made:
     )
   }
   train, held_out, supervised = (
-    {name: sources[i] for name, sources in made.items()} for i in range(3)
+    {name: sources[i] for name, sources in by_name.items()} for i in range(3)
   )
   together = (
     domains.weighted(train, weights),
@@ -116,4 +116,4 @@ def _mixed(data: DataConfig, task: tasks.Task, seed: int) -> Made:
   )
   for source in together:
     source.task = task
-  return Made(task, *together, tuple(parts))
+  return TaskData(task, *together, tuple(parts))

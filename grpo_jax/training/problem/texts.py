@@ -28,12 +28,12 @@ def fields(config: config_lib.RunConfig) -> dict[str, Any]:
   if data.environment:
     from grpo_jax.training.problem import environment  # Imports its factory.
   if data.source == "environment":
-    opened = environment.open_sources(
+    sources = environment.open_sources(
       config, text, environment.environment(config, text, None)
     )
   else:
-    opened = records.open_sources(data, config.seed)
-  train, held_out, supervised, domains = opened
+    sources = records.open_sources(data, config.seed)
+  train, held_out, supervised, domains = sources
   chat = dict(data.chat_options)
   if data.environment:
     chat = environment.chat_options(config, text)
@@ -44,7 +44,7 @@ def fields(config: config_lib.RunConfig) -> dict[str, Any]:
     reader = images.opened(config)
     image_encoder = images.image_encoder(reader, data)
   encoder = Encoder(text, data.template, chat, image_encoder, data.system)
-  found: dict[str, Any] = {
+  values: dict[str, Any] = {
     "tokenizer": text,
     "train": train,
     "held_out": held_out,
@@ -59,27 +59,27 @@ def fields(config: config_lib.RunConfig) -> dict[str, Any]:
     "domains": domains,
     "provides": frozenset(
       name
-      for name, given in {
+      for name, is_provided in {
         "domain": bool(domains),
         "step_rewards": bool(config.rewards.steps),
       }.items()
-      if given
+      if is_provided
     ),
   }
   if data.environment:  # Its sessions add their scores.
-    return found | {"reward": rewards.make(config, None, names=domains)}
-  found["components"] = frozenset(rewards.of_text(config))
+    return values | {"reward": rewards.make(config, None, names=domains)}
+  values["components"] = frozenset(rewards.of_text(config))
   verifier: rewards.InGraph | rewards.OnHost
   if config.rewards.in_graph:
     from grpo_jax.training.problem import in_graph  # Text as rows of bytes.
 
-    found["train"] = in_graph.WithGolds(train)
-    found["held_out"] = in_graph.WithGolds(held_out)
+    values["train"] = in_graph.WithGolds(train)
+    values["held_out"] = in_graph.WithGolds(held_out)
     verifier = in_graph.make(config, text.token_bytes(), text.stripped_spaces())
   else:
-    where = str(tokens.tokenizer_path(config))
-    described = {"end_tokens": list(data.end_tokens) or None}
+    path = str(tokens.tokenizer_path(config))
+    options = {"end_tokens": list(data.end_tokens) or None}
     verifier = rewards.on_host(
-      config, ("grpo_jax.data.tokenizer:Tokenizer", [where], described)
+      config, ("grpo_jax.data.tokenizer:Tokenizer", [path], options)
     )
-  return found | {"reward": rewards.make(config, verifier, names=domains)}
+  return values | {"reward": rewards.make(config, verifier, names=domains)}

@@ -41,13 +41,13 @@ def make_tokenizer(config: config_lib.RunConfig) -> Any:
   )
 
 
-def single_ids(text: Any, pieces: Sequence[str], shown: str) -> list[int]:
+def single_ids(text: Any, pieces: Sequence[str], setting: str) -> list[int]:
   """Ids of texts that are one token each.
 
   Args:
     text: The tokenizer.
     pieces: The texts.
-    shown: Name of the setting, and of the thing that has a single token, for
+    setting: Name of the setting, and of the thing that has a single token, for
       messages.
 
   Raises:
@@ -61,7 +61,7 @@ def single_ids(text: Any, pieces: Sequence[str], shown: str) -> list[int]:
       ids = []
     if len(ids) != 1:
       raise ValueError(
-        f"{shown} with a single token, and {piece!r} is"
+        f"{setting} with a single token, and {piece!r} is"
         f" {ranges.counted(len(ids), 'token')}"
         f" {ids}. Choose a token of the tokenizer."
       )
@@ -69,7 +69,7 @@ def single_ids(text: Any, pieces: Sequence[str], shown: str) -> list[int]:
   return all_ids
 
 
-def check_same(ours: Any, theirs: Any, shown: str) -> None:
+def check_same(ours: Any, other: Any, label: str) -> None:
   """Raises ValueError unless two tokenizers have the same pieces as ids.
 
   Different files may hold the same tokenizer, and a model reads ids alone. Ids
@@ -77,17 +77,17 @@ def check_same(ours: Any, theirs: Any, shown: str) -> None:
 
   Args:
     ours: Tokenizer of this run.
-    theirs: Tokenizer of a model from outside.
-    shown: Name of that model for messages: the setting and its value.
+    other: Tokenizer of a model from outside.
+    label: Name of that model for messages: the setting and its value.
   """
-  here, there = ours.pieces(), theirs.pieces()
+  here, there = ours.pieces(), other.pieces()
   differ = sorted(
     id_ for id_ in here.keys() | there.keys() if here.get(id_) != there.get(id_)
   )
   if differ:
     first = differ[0]
     raise ValueError(
-      f"{shown}: its tokenizer is another one than that of this run:"
+      f"{label}: its tokenizer is another one than that of this run:"
       f" {len(differ)} ids differ, the first is {first}, which is"
       f" {_piece(there, first)} there and {_piece(here, first)} here. A model"
       " reads ids and not text; name one with the tokenizer of this run, or set"

@@ -35,20 +35,20 @@ class Complaints:
     rows: dict[str, list[int]] = {}
     for row, message in messages.items():
       rows.setdefault(files.escaped(message), []).append(row)
-    shown = 0
+    num_logged = 0
     for text, of_text in rows.items():
       key = what, text
       before = self._counts[key]
-      now = before + len(of_text)
+      count = before + len(of_text)
       if before or len(self._counts) < _NUM_KEPT:
-        self._counts[key] = now
-      is_new = not before or len(str(now)) > len(str(before))
-      if not is_new or shown == _NUM_SHOWN:
+        self._counts[key] = count
+      is_new = not before or len(str(count)) > len(str(before))
+      if not is_new or num_logged == _NUM_SHOWN:
         continue
-      shown += 1
+      num_logged += 1
       where = f"row {of_text[0]}"
-      if now > 1:
-        where += f" ({now} rows by now)"
+      if count > 1:
+        where += f" ({count} rows by now)"
       logging.warning("%s%s, %s: %s", hosts.label(), what, where, text)
 
   def commonest(self) -> str:

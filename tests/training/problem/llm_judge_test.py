@@ -72,7 +72,7 @@ def prompts(rubric, records, **extras):
   )
 
 
-_asked = jax.jit(llm_judge.asked, static_argnums=(2, 3))
+_asked = jax.jit(llm_judge.inputs, static_argnums=(2, 3))
 
 
 def read_rows(text, rubric, records, completions, index, num_slots=6):

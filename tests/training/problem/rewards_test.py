@@ -211,7 +211,9 @@ def test_steps_are_placed_at_the_tokens_that_end_them():
   mask = np.zeros(tokens.shape, bool)
   tokens[0, : len(ids)], mask[0, : len(ids)] = ids, True
   steps = [[(len(lines[0]), 1.0), (len(whole), 0.5), (len(whole), 0.0)], []]
-  scores, ends = rewards_lib.placed(steps, [whole, ""], tokens, mask, pieces)
+  scores, ends = rewards_lib.token_scores(
+    steps, [whole, ""], tokens, mask, pieces
+  )
   found = np.flatnonzero(ends[0]).tolist()
   assert scores[0, found].tolist() == [1.0, 0.0]
   assert text.decode(ids[: found[0] + 1]) == lines[0]
