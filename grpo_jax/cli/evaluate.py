@@ -210,7 +210,7 @@ def _summary(
     sections[one.name] = scores.section(values[-1], first, several, one.domains)
   said: dict[str, dict] = {"data_sets": sections}
   if len(sets) > 1:
-    said["macro"] = scores.known(
+    said["macro"] = scores.or_none(
       scores.macro(values), *([*itertools.chain(*x)] for x in (greedy, sampled))
     )
   return said

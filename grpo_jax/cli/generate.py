@@ -116,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
   out = _out()
   is_text = _PROMPTS.value.endswith(".txt")
   keep = _keep()
-  wanted = generation.Wanted(
+  wanted = generation.FileSettings(
     draws=data_sets.Draws(
       _TEMPERATURE.value, _NUM_SAMPLES.value, _TOP_P.value, _SEED.value
     ),
@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
     policy = _POLICY.opened("" if is_text else _PROMPTS.value)
   with policy as run:
     batch_size = _BATCH_SIZE.value or run.config.eval.batch_size
-    wanted = generation.Wanted(
+    wanted = generation.FileSettings(
       wanted.draws, wanted.keep, wanted.is_scored, batch_size
     )
     for name in () if keep is None else keep.bounds:
@@ -167,9 +167,9 @@ def _generate(
   source: sources.Source,
   num_prompts: int,
   out: pathlib.Path,
-  wanted: generation.Wanted,
+  wanted: generation.FileSettings,
   settings: dict,
-) -> generation.Done:
+) -> generation.Counts:
   """Goes through the prompts, and shows the progress."""
   from grpo_jax.training.evaluation import generation
   from grpo_jax.training.runtime import hosts

@@ -31,7 +31,7 @@ def policy(finished):
 
 def wanted(batch_size=8, keep=None, **draws):
   settings = {"temperature": 1.0, "num_samples": 3, "seed": 5} | draws
-  return generation.Wanted(
+  return generation.FileSettings(
     data_sets.Draws(**settings), keep, batch_size=batch_size
   )
 
@@ -151,7 +151,7 @@ def test_what_a_file_was_begun_with_is_compared_by_name(tmp_path):
     config.data.template = template
     return {"config": generation.settings_of(config)}
 
-  generation._save(out, generation.Done(0, 0, 0), 0, settings("{prompt}"))
+  generation._save(out, generation.Counts(0, 0, 0), 0, settings("{prompt}"))
   assert generation._found(out, settings("{prompt}"))[0].prompts == 0
   with pytest.raises(ValueError, match=r'config\.data\.template was "{prompt}'):
     generation._found(out, settings("Q: {prompt}"))
@@ -161,7 +161,9 @@ def test_settings_that_do_not_go_together():
   with pytest.raises(ValueError, match="would be the same"):
     wanted(temperature=0.0).check()
   with pytest.raises(ValueError, match="nobody is to score"):
-    generation.Wanted(data_sets.Draws(), KeepConfig(), is_scored=False).check()
+    generation.FileSettings(
+      data_sets.Draws(), KeepConfig(), is_scored=False
+    ).check()
   with pytest.raises(ValueError, match=r"keep\.most=0"):
     wanted(keep=KeepConfig(0)).check()
 

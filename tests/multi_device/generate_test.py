@@ -17,7 +17,7 @@ def _generated(folder, count: int) -> bytes:
       run.loaded.problem.train,
       13,
       folder / "out.jsonl",
-      generation.Wanted(draws, batch_size=5),
+      generation.FileSettings(draws, batch_size=5),
       {},
     )
   assert done.lines == 26

@@ -120,9 +120,9 @@ def card(
   if merged:
     rows |= {
       "Merged from": ", ".join(
-        f"`{pathlib.PurePath(one['workdir']).name}` (step {one['step']},"
-        f" coefficient {one['coefficient']:g})"
-        for one in merged["runs"]
+        f"`{pathlib.PurePath(run['workdir']).name}` (step {run['step']},"
+        f" coefficient {run['coefficient']:g})"
+        for run in merged["runs"]
       )
     }
   text = [head, f"# {_title(model, name)}\n"]
@@ -137,11 +137,11 @@ def card(
     )
     text.append(_table(("metric", "before", "after"), figures))
   data = values.get("data", {})
-  how = library
+  loader = library
   if library == "transformers" and data.get("images"):
-    how = "images"
+    loader = "images"
   template = data.get("template", "{prompt}")
-  loading = _LOADING[how].replace("{prompt}", _prompting(data, template))
+  loading = _LOADING[loader].replace("{prompt}", _prompting(data, template))
   text.append(f"\n## How to load it\n\n```python\n{loading}```\n")
   if template == "chat":
     text.append(
@@ -149,8 +149,8 @@ def card(
       " template.\n"
     )
   else:
-    shown = json.dumps(template, ensure_ascii=False)
-    text.append(f"In training a prompt was put to the model as `{shown}`.\n")
+    quote = json.dumps(template, ensure_ascii=False)
+    text.append(f"In training a prompt was put to the model as `{quote}`.\n")
   return "\n".join(text)
 
 
@@ -176,11 +176,11 @@ def _algorithm(values: Mapping[str, Any]) -> str:
 
 def _module_doc(algorithm: str) -> str:
   """Docstring of the file of an algorithm; empty if there is none."""
-  where = f"grpo_jax.algorithms.{algorithm}"
+  module = f"grpo_jax.algorithms.{algorithm}"
   if ":" in algorithm:
-    where = algorithm.partition(":")[0]
+    module = algorithm.partition(":")[0]
   try:
-    return importlib.import_module(where).__doc__ or ""
+    return importlib.import_module(module).__doc__ or ""
   except ImportError:  # The algorithm's package is not installed.
     return ""
 
@@ -215,8 +215,8 @@ def _license(base: pathlib.Path | None) -> dict[str, str]:
 
 def _is_on_hub(checkpoint: str) -> bool:
   """Says if it is a name, owner/name, and not a folder here."""
-  named = re.fullmatch(r"[\w.-]+/[\w.-]+", checkpoint)
-  return bool(named) and not pathlib.Path(checkpoint).expanduser().is_dir()
+  match = re.fullmatch(r"[\w.-]+/[\w.-]+", checkpoint)
+  return bool(match) and not pathlib.Path(checkpoint).expanduser().is_dir()
 
 
 def _base(model: Mapping[str, Any]) -> str:
@@ -225,8 +225,8 @@ def _base(model: Mapping[str, Any]) -> str:
     return "none: trained from scratch"
   if not _is_on_hub(checkpoint):
     return f"a local checkpoint, `{pathlib.PurePath(checkpoint).name}`"
-  at = f" at `{model['revision']}`" if model.get("revision") else ""
-  return f"[{checkpoint}](https://huggingface.co/{checkpoint}){at}"
+  revision = f" at `{model['revision']}`" if model.get("revision") else ""
+  return f"[{checkpoint}](https://huggingface.co/{checkpoint}){revision}"
 
 
 def _title(model: Mapping[str, Any], algorithm: str) -> str:
@@ -238,13 +238,13 @@ def _data(values: Mapping[str, Any]) -> str:
   data = values.get("data", {})
   parts = data.get("mixture") or data.get("datasets")
   if isinstance(parts, Mapping) and parts:
-    return f"{data.get('source')} of " + ", ".join(map(_one, parts.values()))
+    return f"{data.get('source')} of " + ", ".join(map(_source, parts.values()))
   if parts:
-    return f"{data.get('source')} of " + ", ".join(map(_one, parts))
-  return _one(data)
+    return f"{data.get('source')} of " + ", ".join(map(_source, parts))
+  return _source(data)
 
 
-def _one(data: Any) -> str:
+def _source(data: Any) -> str:
   """A source of prompts; a file appears by its name without its folder."""
   if not isinstance(data, Mapping):
     return f"`{data}`"
@@ -266,8 +266,8 @@ def _steps(values: Mapping[str, Any], step: int | None) -> str:
     f"{name} {values.get(name, {}).get('steps', '?')}"
     for name in values.get("phases", ())
   )
-  shown = "of the merged runs, see below" if step is None else str(step)
-  return f"{shown} (planned: {phases})"
+  current = "of the merged runs, see below" if step is None else str(step)
+  return f"{current} (planned: {phases})"
 
 
 def _versions(workdir: files.Path) -> dict[str, str]:
@@ -348,14 +348,14 @@ def _front_matter(
   if accuracy is not None:
     path = data.get("eval_path") or data.get("train_path") or ""
     source = pathlib.PurePath(path).name if path else data.get("name", "")
-    shown = json.dumps(source or "held-out")
-    where = json.dumps(on_hub) if on_hub else shown
+    label = json.dumps(source or "held-out")
+    dataset = json.dumps(on_hub) if on_hub else label
     lines += [
       "model-index:",
       f"- name: {json.dumps(_title(model, name))}",
       "  results:",
       f"  - task: {{type: {task}}}",
-      f"    dataset: {{name: {shown}, type: {where}}}",
+      f"    dataset: {{name: {label}, type: {dataset}}}",
       "    metrics:",
       "    - {type: accuracy, name: held-out accuracy,"
       f" value: {accuracy:.6f}}}",

@@ -56,8 +56,8 @@ class DataSet:
       return str(name)
     if (number := extras.get("domain")) is None:
       return None
-    known = int(number) < len(self.names)
-    return self.names[int(number)] if known else str(int(number))
+    is_known = int(number) < len(self.names)
+    return self.names[int(number)] if is_known else str(int(number))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,14 +177,14 @@ def with_lengths(
   """
   problem = loaded.problem
   config = loaded.config
-  same = max_prompt_len is None and max_new_tokens is None
+  is_same = max_prompt_len is None and max_new_tokens is None
   if max_new_tokens is not None and config.rewards.in_graph:
     raise ValueError(
       f"max_new_tokens={max_new_tokens}: rewards in the graph"
       " (config.rewards.in_graph) have room for completions of"
       f" {problem.max_new_tokens} tokens; leave it out."
     )
-  if not same and config.data.is_made_of_ids:
+  if not is_same and config.data.is_made_of_ids:
     raise ValueError(
       f"max_prompt_len={max_prompt_len}, max_new_tokens={max_new_tokens}:"
       f" {config.data.shown_task} says how long prompts and completions are;"
@@ -227,9 +227,9 @@ def complete(
   key = jax.random.key(draws.seed)
   results = []
   with jax.set_mesh(loaded.mesh):  # As in training.
-    for number, one in enumerate(data):
+    for number, part in enumerate(data):
       if number:
-        evaluator = evaluator.on(one.source, one.num_prompts, batch_size)
+        evaluator = evaluator.on(part.source, part.num_prompts, batch_size)
       results.append(evaluator.completions(loaded.params, key))
   return results
 
@@ -245,14 +245,14 @@ def lines(
     sampled: The other completions of each.
   """
   prompts = zip(greedy, sampled, data.golds, data.domains, strict=True)
-  for number, (one, several, gold, domain) in enumerate(prompts):
+  for number, (single, several, gold, domain) in enumerate(prompts):
     record = {
       "data_set": data.name,
       "id": number,
       "domain": domain,
-      "prompt": one[0].prompt,
+      "prompt": single[0].prompt,
       "gold": gold,
-      "greedy": _plain(one[0]),
+      "greedy": _plain(single[0]),
       "samples": [_plain(row) for row in several],
     }
     # Only ASCII: no reader splits the line at a separator within a text.

@@ -141,14 +141,14 @@ class TextSampler:
     loaded, count = self._loaded, len(records)
     evaluator = self._evaluator.on(self._source(records), count, count)
     with jax.set_mesh(loaded.mesh):
-      (played,) = evaluator.played(loaded.params, jax.random.key(seed))
-      rollout = played.rollout
+      (batch,) = evaluator.parts(loaded.params, jax.random.key(seed))
+      rollout = batch.rollout
       if self._adds_entropy:
-        entropy = self._entropy(loaded.params, played.prompts, rollout)
+        entropy = self._entropy(loaded.params, batch.prompts, rollout)
         rollout = dataclasses.replace(rollout, entropy=entropy)
     host = jax.device_get(rollout)
-    rows = [self._sample(row, host, b) for b, row in played.completions]
-    size = len(rows) // len(played.prompts.ids)
+    rows = [self._sample(row, host, b) for b, row in batch.completions]
+    size = len(rows) // len(batch.prompts.ids)
     return DrawnTexts([rows[p * size : (p + 1) * size] for p in range(count)])
 
   def _sample(
@@ -156,18 +156,18 @@ class TextSampler:
   ) -> Sample:
     """Row b of a rollout of NumPy arrays, with its scores."""
     exists = rollout.completion_mask[b]  # [T]
-    own = rollout.written[b][exists]  # [n]
-    known: dict[str, Any] = dataclasses.asdict(completion)
+    is_own = rollout.written[b][exists]  # [n]
+    fields: dict[str, Any] = dataclasses.asdict(completion)
     if not (self._is_scored and completion.valid):
-      known |= {"reward": math.nan, "correct": False}
+      fields |= {"reward": math.nan, "correct": False}
     if not self._is_scored:
-      known["components"] = {}
+      fields["components"] = {}
 
     def values(x: Any, is_known: bool = True) -> np.ndarray:  # [n]
-      return np.where(own & is_known, x[b][exists], np.nan)
+      return np.where(is_own & is_known, x[b][exists], np.nan)
 
     return Sample(
-      **known,
+      **fields,
       tokens=trace_rows.texts_of(
         self._loaded.problem, np.asarray(rollout.tokens[b][exists])
       ),

@@ -57,10 +57,10 @@ def measure(
       "the prompts of this run show images, and an embedding is the mean over"
       " tokens of a text; measure a policy whose config.data.images is empty."
     )
-  most = problem.max_new_tokens if problem.truncate_completions else None
+  limit = problem.max_new_tokens if problem.truncate_completions else None
   encoded = [
     pipeline.supervised_row(
-      problem.encoder, record, problem.tokenizer.end_ids[0], most
+      problem.encoder, record, problem.tokenizer.end_ids[0], limit
     )
     for record in records
   ]
@@ -94,8 +94,8 @@ def measure(
       )
       batches_of_rows.append(program(loaded.params, *arrays))
   embeddings, losses = (
-    np.concatenate([np.asarray(x) for x in own])[: len(records)]
-    for own in zip(*batches_of_rows, strict=True)
+    np.concatenate([np.asarray(x) for x in column])[: len(records)]
+    for column in zip(*batches_of_rows, strict=True)
   )
   return Measured(embeddings, losses)
 
@@ -117,12 +117,12 @@ def _of_rows(
   sizes = prompt_mask.sum(axis=1)  # [P]
   slots = jnp.arange(num_slots)
   aligned = (slots + (num_slots - sizes)[:, None]) % num_slots
-  written = jnp.take_along_axis(prompt_tokens, aligned, axis=1)  # From slot 0.
+  prompts = jnp.take_along_axis(prompt_tokens, aligned, axis=1)  # From slot 0.
   h, _ = policy.hidden(
     params,
-    written[:, :1],
+    prompts[:, :1],
     jnp.ones((len(tokens), 1), bool),
-    jnp.roll(written, -1, axis=1),
+    jnp.roll(prompts, -1, axis=1),
     slots < sizes[:, None] - 1,
     index,
   )  # [P, S, D]

@@ -212,15 +212,15 @@ class Evaluator:
       start, stop: Only the batches that begin at `start` or later, and before
         `stop`. The draws for a prompt do not depend on them.
     """
-    other = copy.copy(self)
-    other._take(held_out, num_prompts, batch_size, start, stop)
-    return other
+    evaluator = copy.copy(self)
+    evaluator._take(held_out, num_prompts, batch_size, start, stop)
+    return evaluator
 
   def completions(
     self, params: PyTree, key: jax.Array
   ) -> list[list[Completion]]:
     """The scored completions of each held-out prompt."""
-    own = [row for part in self.played(params, key) for row in part.completions]
+    own = [row for part in self.parts(params, key) for row in part.completions]
     numbered = [(number, dataclasses.asdict(row)) for number, row in own]
     everyone = [item for part in hosts.gather(numbered) for item in part]
     everyone.sort(key=lambda item: item[0])
@@ -228,13 +228,13 @@ class Evaluator:
     size = self._num_samples
     return [rows[i * size : (i + 1) * size] for i in range(self.num_prompts)]
 
-  def played(self, params: PyTree, key: jax.Array) -> Iterator[Completed]:
+  def parts(self, params: PyTree, key: jax.Array) -> Iterator[Completed]:
     """Yields the same a batch at a time, with its arrays."""
     for number, (batch, prompts) in enumerate(self._batches):
       rollout, scored, errors = self._complete(params, prompts, key, batch)
       start = number * self._batch_size * self._num_samples
-      judged = self._judge(batch, prompts, rollout, scored, errors)
-      completions = [(start + index, row) for index, row in judged]
+      pairs = self._judge(batch, prompts, rollout, scored, errors)
+      completions = [(start + index, row) for index, row in pairs]
       yield Completed(prompts, rollout, completions)
 
   def rollouts(
@@ -272,10 +272,10 @@ class Evaluator:
     if scored is None:
       local_scores = self._true_reward.score_on_host(scores)
     else:
-      own = dataclasses.replace(
+      arrays = dataclasses.replace(
         scored, weights={}, step_rewards=None, step_mask=None
       )
-      local_scores = judging.to_judge(self._mesh, own, num_rows)
+      local_scores = judging.to_judge(self._mesh, arrays, num_rows)
     rows = completions_of(
       problem.prompt_texts(batch.records),
       problem.texts(
@@ -369,8 +369,8 @@ def _with_host(
   )
 
   def complete(params, prompts, key, batch):
-    played = sampler.sample(params, prompts, key, batch)
-    return played.rollout, played.scored, played.errors
+    samples = sampler.sample(params, prompts, key, batch)
+    return samples.rollout, samples.scored, samples.errors
 
   return complete
 
@@ -415,8 +415,8 @@ def summarize(
   if consistent in rows[0].components:
     summary |= _quadrants(scored, consistent)
   for domain in dict.fromkeys(sorted(domains)):
-    own = [x for x, y in zip(results, domains, strict=True) if y == domain]
-    for key, value in summarize(own).items():
+    part = [x for x, y in zip(results, domains, strict=True) if y == domain]
+    for key, value in summarize(part).items():
       if not key.startswith("eval/reward/"):
         name = key.removeprefix("eval/")
         summary[f"eval/domain/{domain}/{name}"] = value
@@ -431,12 +431,12 @@ def _quadrants(
   scored: Sequence[Completion], consistent: str
 ) -> dict[str, float]:
   """Shares of answers that follow from the reasoning, and that are right."""
-  known = [x for x in scored if not math.isnan(x.components[consistent])]
-  pairs = [(x.components[consistent] >= 0.5, x.correct) for x in known]
+  rows = [x for x in scored if not math.isnan(x.components[consistent])]
+  pairs = [(x.components[consistent] >= 0.5, x.correct) for x in rows]
   shares = {
-    f"{how}consistent_{what}": _mean([x == (follows, right) for x in pairs])
-    for how, follows in (("", True), ("in", False))
-    for what, right in (("right", True), ("wrong", False))
+    f"{sign}consistent_{kind}": _mean([x == (follows, right) for x in pairs])
+    for sign, follows in (("", True), ("in", False))
+    for kind, right in (("right", True), ("wrong", False))
   }
   shares["inconsistent"] = _mean([not follows for follows, _ in pairs])
   return {f"eval/quadrants/{name}": x for name, x in shares.items()}

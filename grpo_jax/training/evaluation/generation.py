@@ -32,7 +32,7 @@ from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.runtime import files, hosts, log
 
 
-class Done(NamedTuple):
+class Counts(NamedTuple):
   """The progress of a file.
 
   Attributes:
@@ -47,7 +47,7 @@ class Done(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class FileSettings:
   """The settings of a file of completions.
 
   Attributes:
@@ -128,9 +128,9 @@ def generate(
   source: sources.Source,
   num_prompts: int,
   out: pathlib.Path,
-  wanted: Wanted,
+  options: FileSettings,
   settings: Mapping[str, Any],
-) -> Iterator[Done]:
+) -> Iterator[Counts]:
   """Completes the first prompts of a source, or those that are left.
 
   Every process calls it; the first one writes.
@@ -140,7 +140,7 @@ def generate(
     source: Prompts.
     num_prompts: Number of prompts to complete.
     out: The file.
-    wanted: Settings of the file.
+    options: Settings of the file.
     settings: Further settings on which the file depends, as JSON.
 
   Yields:
@@ -154,57 +154,57 @@ def generate(
       {
         **settings,
         "num_prompts": num_prompts,
-        "draws": dataclasses.asdict(wanted.draws),
-        "keep": wanted.keep and dataclasses.asdict(wanted.keep),
-        "is_scored": wanted.is_scored,
+        "draws": dataclasses.asdict(options.draws),
+        "keep": options.keep and dataclasses.asdict(options.keep),
+        "is_scored": options.is_scored,
       }
     )
   )
-  done, size = _found(out, settings)
-  hosts.check_same(prompts=done.prompts)
+  counts, size = _read(out, settings)
+  hosts.check_same(prompts=counts.prompts)
   if hosts.is_main():
-    _save(out, done, size, settings)
-  yield done
-  if done.prompts == num_prompts:
+    _save(out, counts, size, settings)
+  yield counts
+  if counts.prompts == num_prompts:
     return
   problem = dataclasses.replace(loaded.problem, held_out=source)
-  if not wanted.is_scored:
+  if not options.is_scored:
     problem = draws.unscored(problem)
-  batch_size = min(wanted.batch_size, num_prompts)
+  batch_size = min(options.batch_size, num_prompts)
   evaluator = evaluation.Evaluator(
     problem,
     loaded.policy,
     loaded.mesh,
     batch_size,
     batch_size,
-    temperature=wanted.draws.temperature,
-    num_samples=wanted.draws.num_samples,
-    top_p=wanted.draws.top_p,
+    temperature=options.draws.temperature,
+    num_samples=options.draws.num_samples,
+    top_p=options.draws.top_p,
     keeps_ids=True,
   )
-  key = jax.random.key(wanted.draws.seed)
-  while done.prompts < num_prompts:
-    first = done.prompts
+  key = jax.random.key(options.draws.seed)
+  while counts.prompts < num_prompts:
+    first = counts.prompts
     with jax.set_mesh(loaded.mesh):  # As in training.
       part = evaluator.on(source, num_prompts, batch_size, first, first + 1)
       groups = part.completions(loaded.params, key)
     lines = [
       line
       for number, group in enumerate(groups, start=first)
-      for line in _lines(loaded, source[number], number, group, wanted)
+      for line in _lines(loaded, source[number], number, group, options)
     ]
-    done = Done(
+    counts = Counts(
       first + len(groups),
-      done.lines + len(lines),
-      done.tokens + sum(row.num_tokens for group in groups for row in group),
+      counts.lines + len(lines),
+      counts.tokens + sum(row.num_tokens for group in groups for row in group),
     )
     if hosts.is_main():
       size = _append(out, size, lines)
-      _save(out, done, size, settings)
-    yield done
+      _save(out, counts, size, settings)
+    yield counts
 
 
-def _found(out: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Done, int]:
+def _read(out: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Counts, int]:
   """The progress of the file, and its bytes up to there."""
   path = position_of(out)
   if not path.exists():
@@ -213,38 +213,35 @@ def _found(out: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Done, int]:
         f"{out} exists, and {path.name} is missing, which would say what it is;"
         " nothing was changed. Move it away, or name another file."
       )
-    return Done(0, 0, 0), 0
+    return Counts(0, 0, 0), 0
   state = log.read_json(path, dict)
   if missing := {"bytes", "done", "settings"} - state.keys():
     raise ValueError(
       f"{path} has no {', '.join(sorted(missing))}: it was not written by"
       " grpo-generate. Nothing was changed; name another file."
     )
-  theirs = log.flatten(state["settings"])
-  ours = log.flatten(dict(settings))
+  old = log.flatten(state["settings"])
+  new = log.flatten(dict(settings))
   differing = sorted(
-    name
-    for name in ours.keys() | theirs.keys()
-    if ours.get(name) != theirs.get(name)
+    name for name in new.keys() | old.keys() if new.get(name) != old.get(name)
   )
   if differing:
-    shown = "; ".join(
-      f"{name} was {theirs.get(name, 'absent')}, and is"
-      f" {ours.get(name, 'absent')}"
+    diff = "; ".join(
+      f"{name} was {old.get(name, 'absent')}, and is {new.get(name, 'absent')}"
       for name in differing
     )
     raise ValueError(
-      f"{out} was begun with other settings: {shown}. Nothing was changed; name"
+      f"{out} was begun with other settings: {diff}. Nothing was changed; name"
       " another file, or the same settings."
     )
   size = int(state["bytes"])
-  there = out.stat().st_size if out.exists() else 0
-  if there < size:
+  num_bytes = out.stat().st_size if out.exists() else 0
+  if num_bytes < size:
     raise ValueError(
-      f"{out} has {there} bytes, and {path.name} counts {size}: it was cut."
+      f"{out} has {num_bytes} bytes, and {path.name} counts {size}: it was cut."
       " Remove both to begin anew."
     )
-  return Done(**state["done"]), size
+  return Counts(**state["done"]), size
 
 
 def _append(out: pathlib.Path, size: int, lines: list[dict[str, Any]]) -> int:
@@ -260,9 +257,9 @@ def _append(out: pathlib.Path, size: int, lines: list[dict[str, Any]]) -> int:
 
 
 def _save(
-  out: pathlib.Path, done: Done, size: int, settings: Mapping[str, Any]
+  out: pathlib.Path, counts: Counts, size: int, settings: Mapping[str, Any]
 ) -> None:
-  state = {"done": done._asdict(), "bytes": size, "settings": settings}
+  state = {"done": counts._asdict(), "bytes": size, "settings": settings}
   files.write(position_of(out), json.dumps(state, indent=1).encode())
 
 
@@ -271,17 +268,17 @@ def _lines(
   record: pipeline.Record,
   number: int,
   group: list[Completion],
-  wanted: Wanted,
+  options: FileSettings,
 ) -> list[dict[str, Any]]:
   """The lines of a prompt."""
-  chosen = list(range(len(group)))
-  if wanted.keep is not None:
-    chosen = demonstrations.selection(
-      [_candidate(row, wanted.keep) for row in group],
-      wanted.keep.most,
-      wanted.keep.order,
-      wanted.keep.distinct,
-      (wanted.draws.seed, number),
+  numbers = list(range(len(group)))
+  if options.keep is not None:
+    numbers = demonstrations.selection(
+      [_candidate(row, options.keep) for row in group],
+      options.keep.most,
+      options.keep.order,
+      options.keep.distinct,
+      (options.draws.seed, number),
     )
   return [
     demonstrations.line(
@@ -293,16 +290,16 @@ def _lines(
       sample=i,
       tokens=group[i].num_tokens,
       terminated=group[i].terminated,
-      **(_scores(group[i]) if wanted.is_scored else {}),
+      **(_scores(group[i]) if options.is_scored else {}),
     )
-    for i in chosen
+    for i in numbers
   ]
 
 
 def _candidate(row: Completion, keep: KeepConfig) -> demonstrations.Candidate:
   good = row.right and row.terminated
-  for name, least in keep.bounds.items():
-    good &= row.components[name] >= least
+  for name, minimum in keep.bounds.items():
+    good &= row.components[name] >= minimum
   return demonstrations.Candidate(good, row.text, row.answer, row.num_tokens)
 
 

@@ -108,13 +108,13 @@ def measure(
         names=(domain,),
         hints=corrections.arrays(config, problem, name),
       )
-      own = []
+      vectors = []
       for _ in range(num_batches):
         batch = next(stream)
         # The key of a step depends on its number, so each batch has own draws.
         state = dataclasses.replace(state, step=state.step + 1)
-        own.append(gradient(state, batch))
-      gradients.append(own)
+        vectors.append(gradient(state, batch))
+      gradients.append(vectors)
   return compared(problem.domains, np.array(gradients))
 
 
@@ -126,20 +126,20 @@ def compared(
   norms = np.linalg.norm(gradients, axis=-1)  # [D, batches]
   with np.errstate(invalid="ignore", divide="ignore"):
     unit = gradients / norms[..., None]
-  every = np.einsum("ian,jbn->ijab", unit, unit)  # [D, D, batches, batches]
-  other = ~np.eye(gradients.shape[1], dtype=bool)
+  products = np.einsum("ian,jbn->ijab", unit, unit)  # [D, D, batches, batches]
+  is_other = ~np.eye(gradients.shape[1], dtype=bool)
   cosines = np.full((len(names),) * 2, np.nan)
-  for i, row in enumerate(every):
+  for i, row in enumerate(products):
     for j, cell in enumerate(row):
       # Batches of two domains always differ, also those of equal number.
-      values = cell[other] if i == j else cell
-      known = values[np.isfinite(values)]
-      if known.size:
-        cosines[i, j] = known.mean()
+      values = cell[is_other] if i == j else cell
+      finite = values[np.isfinite(values)]
+      if finite.size:
+        cosines[i, j] = finite.mean()
   return Interference(names, cosines, norms.mean(axis=1))
 
 
-def _phase(loaded: checkpointed.Loaded, wanted: str) -> str:
+def _phase(loaded: checkpointed.Loaded, phase: str) -> str:
   """The name of the phase with the objective."""
   config = loaded.config
   phases = [
@@ -147,12 +147,12 @@ def _phase(loaded: checkpointed.Loaded, wanted: str) -> str:
     for name in config.phases
     if config.section(name).samples and "policy" in config.section(name).trains
   ]
-  if not phases or (wanted and wanted not in phases):
+  if not phases or (phase and phase not in phases):
     raise ValueError(
-      f"interference: phase={wanted!r}; those of the run that draw completions"
+      f"interference: phase={phase!r}; those of the run that draw completions"
       f" and train the policy are {', '.join(phases) or 'none'}."
     )
-  return wanted or phases[-1]
+  return phase or phases[-1]
 
 
 def _gradient(
@@ -160,7 +160,7 @@ def _gradient(
 ) -> Callable[[TrainState, Any], np.ndarray]:
   """Makes (state, batch of prompts) -> the gradient of the policy, flat."""
   problem, mesh = loaded.problem, loaded.mesh
-  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+  rows, replicated = sharding.by_rows(mesh), sharding.replicated(mesh)
   if problem.sessions is not None:
     raise ValueError(
       "interference: the episodes of this run are played on the host, which"
@@ -179,7 +179,7 @@ def _gradient(
       " schedule knows of its prompts, and these prompts are drawn by none;"
       " choose another one."
     )
-  (loss,) = [one for one in phase.losses if "policy" in one.trains]
+  (loss,) = [x for x in phase.losses if "policy" in x.trains]
 
   def of_rows(
     state: TrainState, prompts: Prompts, rollout: Rollout, scored: Scored
@@ -200,7 +200,7 @@ def _gradient(
 
   sample = jit.Program(
     functools.partial(step.sample_stage, phase=phase),
-    whole,
+    replicated,
     out_shardings=rows,
   )
   learn = jit.Program(
@@ -212,7 +212,7 @@ def _gradient(
         state.params, prompts, rollout, host_scores, step=state.phase_step
       ),
     ),
-    whole,
+    replicated,
   )
 
   def gradient(state: TrainState, batch: Any) -> np.ndarray:

@@ -49,15 +49,15 @@ def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
     ValueError: `config.guards` refuses such data.
   """
   mode = config.guards.lint
-  needed = num_needed(config)
-  if mode == "off" or not needed:
+  target = num_needed(config)
+  if mode == "off" or not target:
     return
   refuses = mode == "refuse" or config.guards.on
   if refuses:
-    findings = records(config, problem, max(2 * needed, _NUM_RECORDS))
+    findings = records(config, problem, max(2 * target, _NUM_RECORDS))
     findings += verifier(config, problem)
   else:
-    findings = of_number(problem, needed, 2 * needed)
+    findings = of_number(problem, target, 2 * target)
   for finding in findings:
     if refuses and finding.is_error:
       raise ValueError(
@@ -74,20 +74,20 @@ def num_needed(config: config_lib.RunConfig) -> int:
   return PER_PROMPT * max(sizes, default=0)
 
 
-def of_number(problem: Problem, needed: int, num_records: int) -> list[Finding]:
+def of_number(problem: Problem, target: int, num_records: int) -> list[Finding]:
   """Errors of the first records: too few prompts, or a too frequent one."""
   number = min(num_records, len(problem.train))
   keys = [_identity(problem, i) for i in range(number)]
   findings = quality.of_count(
-    len({*keys}), number, needed, number == len(problem.train)
+    len({*keys}), number, target, number == len(problem.train)
   )
-  (_, most), *_ = collections.Counter(keys).most_common(1)
-  if number >= _MIN_RECORDS and most > _MAX_SHARE * number:
+  (_, size), *_ = collections.Counter(keys).most_common(1)
+  if number >= _MIN_RECORDS and size > _MAX_SHARE * number:
     findings.append(
       Finding(
         "one prompt",
         True,
-        f"one prompt is {most} of the first {number} records; the most that is"
+        f"one prompt is {size} of the first {number} records; the most that is"
         f" well is a share of {_MAX_SHARE:g}. Keep one copy of it.",
       )
     )
@@ -100,8 +100,8 @@ def _identity(problem: Problem, number: int) -> tuple[Any, ...]:
   A task's images are part of the prompt.
   """
   record = problem.train[number]
-  shown = record.get("images")
-  images = [] if shown is None else [np.asarray(shown.patches).tobytes()]
+  pictures = record.get("images")
+  images = [] if pictures is None else [np.asarray(pictures.patches).tobytes()]
   arrays = [
     (name, np.asarray(value).tobytes())
     for name, value in sorted(record["extras"].items())
@@ -120,19 +120,19 @@ def records(
   """
   number = min(num_records, len(problem.train))
   findings = of_number(problem, num_needed(config), number)
-  some = [problem.train[i] for i in range(number)]
-  labels = [_label(record) for record in some]
+  sample = [problem.train[i] for i in range(number)]
+  labels = [_label(record) for record in sample]
   if sources.task_of(problem.train) is None:
-    prompts = [problem.encoder.content(record) for record in some]
+    prompts = [problem.encoder.content(record) for record in sample]
     findings += quality.of_duplicates(prompts)
-    findings += _of_images(problem, some)
+    findings += _of_images(problem, sample)
     if any(labels):
       findings += quality.of_conflicts(prompts, labels)
   if any(labels):
-    attributes = [_attributes(record) for record in some]
+    attributes = [_attributes(record) for record in sample]
     findings += quality.of_skew(attributes, labels)
   if "math_accuracy" in config.rewards.functions:
-    findings += _of_golds([str(record["answer"]) for record in some])
+    findings += _of_golds([str(record["answer"]) for record in sample])
   return findings
 
 
@@ -142,7 +142,7 @@ def _of_golds(golds: Sequence[str]) -> list[Finding]:
 
   kinds = {gold: math_accuracy.reads(gold) for gold in {*golds}}
   findings = []
-  for kind, what in (
+  for kind, verdict in (
     (
       "text",
       "are compared as text, since math-verify does not read them as a whole:"
@@ -152,13 +152,13 @@ def _of_golds(golds: Sequence[str]) -> list[Finding]:
   ):
     bad = [i for i, gold in enumerate(golds) if kinds[gold] == kind]
     if bad:
-      shown = ", ".join(f"{golds[i]!r:.60}" for i in bad[:5])
+      cases = ", ".join(f"{golds[i]!r:.60}" for i in bad[:5])
       findings.append(
         Finding(
           "golds",
           False,
-          f"{len(bad)} of {len(golds)} gold answers of math_accuracy {what}."
-          f" Such are {shown}. Write them otherwise, or leave them out with"
+          f"{len(bad)} of {len(golds)} gold answers of math_accuracy {verdict}."
+          f" Such are {cases}. Write them otherwise, or leave them out with"
           " --out and --config.data.quarantine.",
           tuple(bad),
         )
@@ -167,28 +167,28 @@ def _of_golds(golds: Sequence[str]) -> list[Finding]:
 
 
 def _of_images(
-  problem: Problem, some: Sequence[dict[str, Any]]
+  problem: Problem, rows: Sequence[dict[str, Any]]
 ) -> list[Finding]:
   """A warning about records whose images cannot be shown."""
   if problem.encoder.image_encoder is None:
     return []
   bad = {
-    number + i: made
-    for number in range(0, len(some), _NUM_SHOWN)
-    for i, made in enumerate(
-      problem.encoder.prompts(some[number : number + _NUM_SHOWN])
+    number + i: prompt
+    for number in range(0, len(rows), _NUM_SHOWN)
+    for i, prompt in enumerate(
+      problem.encoder.prompts(rows[number : number + _NUM_SHOWN])
     )
-    if isinstance(made, Unusable)
+    if isinstance(prompt, Unusable)
   }
   if not bad:
     return []
-  number, why = next(iter(bad.items()))
+  number, reason = next(iter(bad.items()))
   return [
     Finding(
       "images",
       False,
-      f"{len(bad)} of {len(some)} records have images that cannot be shown, as"
-      f" record {number}: {why}. Training leaves them out.",
+      f"{len(bad)} of {len(rows)} records have images that cannot be shown, as"
+      f" record {number}: {reason}. Training leaves them out.",
       tuple(bad),
     )
   ]
@@ -257,23 +257,23 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
         ),
       )
     )
-  passed = {
+  rates = {
     name: float(np.mean(judge(changed)))
     for name, changed in _mutated(golds, emptied).items()
     if changed
   }
-  bad = {name: share for name, share in passed.items() if share > 0.5}
+  bad = {name: share for name, share in rates.items() if share > 0.5}
   if bad:
-    shown = ", ".join(f"{name} ({share:.0%})" for name, share in bad.items())
-    every = len(bad) == len(passed)
+    text = ", ".join(f"{name} ({share:.0%})" for name, share in bad.items())
+    is_all = len(bad) == len(rates)
     findings.append(
       Finding(
-        "format only" if every else "verifier",
+        "format only" if is_all else "verifier",
         True,
-        f"{problem.reward.correct!r} marks wrong answers as right: {shown}."
+        f"{problem.reward.correct!r} marks wrong answers as right: {text}."
         + (
           " It does not look at the answer, or at its form alone."
-          if every
+          if is_all
           else " Correct it, or config.rewards.correct."
         ),
       )
@@ -281,8 +281,8 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
   return findings
 
 
-def _not_tried(why: str) -> Finding:
-  return Finding("verifier", False, f"the verifier was not tried: {why}.")
+def _not_tried(reason: str) -> Finding:
+  return Finding("verifier", False, f"the verifier was not tried: {reason}.")
 
 
 # Number of a record, and the tokens or the text of a completion of it.
@@ -327,12 +327,12 @@ def _on_host(problem: Problem):
   def judge(completed: Sequence[_Completed]) -> list[bool]:
     numbers = [number for number, _ in completed]
     texts = [text for _, text in completed]
-    some = [problem.train[number] for number in numbers]
+    sample = [problem.train[number] for number in numbers]
     scores = scorer.score(
-      problem.prompt_texts(some),
+      problem.prompt_texts(sample),
       texts,
       numbers,
-      [rewards.plain_extras(record) for record in some],
+      [rewards.plain_extras(record) for record in sample],
       [problem.encoder.completion({"completion": x}).tolist() for x in texts],
     )
     values = scores.components[problem.reward.correct]
@@ -376,14 +376,14 @@ def _mutated(
     )
     middle = len(gold) // 2
     strange = "§" if isinstance(gold, str) else [gold[0]]
-    made = {
+    variants = {
       "empty": empty,
       "cut in half": gold[:middle],
       "turned round": gold[::-1],
       "replaced": gold[: middle - 1] + strange + gold[middle + 1 :],
       "swapped": other,
     }
-    for name, text in made.items():
+    for name, text in variants.items():
       if text != gold:
         changed[name].append((number, text))
   return changed
@@ -408,13 +408,13 @@ def disagreements(
       doubted.append(number)
   if not doubted:
     return []
-  shown = ", ".join(map(str, doubted[:5]))
+  cases = ", ".join(map(str, doubted[:5]))
   return [
     Finding(
       "labels",
       False,
       f"{len(doubted)} of {len(completions)} labels differ from an answer that"
-      f" {_AGREED:.0%} of the policy's samples give, such as that of {shown}:"
+      f" {_AGREED:.0%} of the policy's samples give, such as that of {cases}:"
       " either the policy is wrong, or the label. Look at them, and leave out"
       " wrong ones with --out and --config.data.quarantine.",
       tuple(doubted),

@@ -92,15 +92,15 @@ def merge(
     ValueError: A policy has other arrays or tokens than the first, adapters, or
       a packed base; or `out` exists.
   """
-  every = [*names, *([base] if base else [])]
+  runs = [*names, *([base] if base else [])]
   shares = coefficients(len(names), weights, bool(base))
   folder = files.parse(out)
   if (folder / log.CONFIG).exists() or (folder / "checkpoints").exists():
     raise ValueError(f"{folder} holds a run; name a new folder.")
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"{folder} is a file; name a new folder.")
-  configs = [workdir.settings(files.parse(name)) for name in every]
-  for name, config in zip(every, configs, strict=True):
+  configs = [workdir.settings(files.parse(name)) for name in runs]
+  for name, config in zip(runs, configs, strict=True):
     if config.model.adapters() is not None:
       raise ValueError(
         f"the run in {name} trains adapters, and an average of their factors is"
@@ -110,14 +110,14 @@ def merge(
   total: PyTree = None
   first: checkpointed.Loaded | None = None
   steps = []
-  for name, share in zip(every, shares, strict=True):
+  for name, share in zip(runs, shares, strict=True):
     with contextlib.ExitStack() as stack:
       loaded = checkpointed.opened(stack, files.parse(name))
       first = first or loaded
-      _check_tokens(loaded, first, name, every[0])
+      _check_tokens(loaded, first, name, runs[0])
       params = jax.device_get(loaded.params)
       steps.append(loaded.step)
-    total = _added(total, params, share, name, every[0])
+    total = _add(total, params, share, name, runs[0])
   assert first is not None
   policy = jax.tree.map(lambda x, like: x.astype(like.dtype), total, params)
   text = (files.parse(names[0]) / log.CONFIG).read_text("utf-8")
@@ -127,19 +127,19 @@ def merge(
     record = {
       "runs": [
         {"workdir": name, "step": step, "coefficient": share}
-        for name, step, share in zip(every, steps, shares, strict=True)
+        for name, step, share in zip(runs, steps, shares, strict=True)
       ],
       "base": base,
     }
     files.write(folder / MERGE, (json.dumps(record, indent=2) + "\n").encode())
     files.write(folder / log.CONFIG, text.encode())
-  saved = checkpoints.Checkpoints(folder / "checkpoints", keep=1)
+  store = checkpoints.Checkpoints(folder / "checkpoints", keep=1)
   try:
     state = policy_lib.state_of(policy, first.policy, configs[0].seed)
-    saved.save(0, state, {"phase": NO_PHASE})
-    saved.wait()
+    store.save(0, state, {"phase": NO_PHASE})
+    store.wait()
   finally:
-    saved.close()
+    store.close()
   return sum(int(np.size(x)) for x in jax.tree.leaves(total))
 
 
@@ -150,21 +150,21 @@ def _check_tokens(
   first_name: str,
 ) -> None:
   """Raises ValueError unless two policies read and write the same tokens."""
-  both = loaded.problem.tokenizer, first.problem.tokenizer
-  if len({*map(demonstrations.digest, both)}) > 1:
+  tokenizers = loaded.problem.tokenizer, first.problem.tokenizer
+  if len({*map(demonstrations.digest, tokenizers)}) > 1:
     raise ValueError(
       f"{name} has other tokens than {first_name}; needed are runs with the"
       " same tokenizer."
     )
 
 
-def _added(
+def _add(
   total: PyTree, params: PyTree, share: float, name: str, first_name: str
 ) -> PyTree:
   """Adds a policy times its coefficient to the sum so far, in float32."""
   if total is None:
     total = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), params)
-  ours, theirs = (
+  expected, actual = (
     {
       jax.tree_util.keystr(path): (
         x.shape,
@@ -176,15 +176,15 @@ def _added(
   )
   differing = sorted(
     leaf
-    for leaf in ours.keys() | theirs.keys()
-    if ours.get(leaf) != theirs.get(leaf)
+    for leaf in expected.keys() | actual.keys()
+    if expected.get(leaf) != actual.get(leaf)
   )
   if differing:
     leaf = differing[0]
     raise ValueError(
       f"{len(differing)} arrays of {name} differ from those of {first_name};"
-      f" {leaf} is {theirs.get(leaf, ('absent',))[0]}, needed is"
-      f" {ours.get(leaf, ('absent',))[0]} of floats. Needed are runs of one"
+      f" {leaf} is {actual.get(leaf, ('absent',))[0]}, needed is"
+      f" {expected.get(leaf, ('absent',))[0]} of floats. Needed are runs of one"
       " architecture."
     )
   return jax.tree.map(

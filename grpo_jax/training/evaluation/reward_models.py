@@ -37,7 +37,7 @@ class HeldOut:
     problem: problem_lib.Problem,
     mesh: Mesh,
     name: str,
-    parts: step.Phase,
+    phase: step.Phase,
   ):
     """Fixes the prompts; draws and compiles nothing yet.
 
@@ -51,24 +51,26 @@ class HeldOut:
     Raises:
       ValueError: There are no held-out pairs that fit.
     """
-    phase = config.section(name)
+    settings = config.section(name)
     self._problem, self._mesh = problem, mesh
-    self._phase = dataclasses.replace(parts, max_rounds=1)
+    self._phase = dataclasses.replace(phase, max_rounds=1)
     self._batches: list[TrainBatch] = []
-    whole = sharding.replicated(mesh)
+    replicated = sharding.replicated(mesh)
     self._measure = jit.Program(
-      functools.partial(_measure, self._phase), whole, out_shardings=whole
+      functools.partial(_measure, self._phase),
+      replicated,
+      out_shardings=replicated,
     )
     # Whole batches: the pass over them has the phase's shapes.
     available = min(config.eval.num_prompts, len(problem.held_out))
-    size, length = phase.num_prompts, phase.max_prompt_len
-    if not phase.samples:
+    size, length = settings.num_prompts, settings.max_prompt_len
+    if not settings.samples:
       held_out = dataclasses.replace(problem, train=problem.held_out)
-      rows = executors.rows_to_feed(problem, mesh, phase)
+      rows = executors.rows_to_feed(problem, mesh, settings)
       stream = held_out.pair_stream(0, size, length, rows.tolist())
-      taken = [next(stream) for _ in range(max(available // size, 1))]
+      batches = [next(stream) for _ in range(max(available // size, 1))]
       self._make: Callable[[TrainState], list[TrainBatch]] = lambda state: [
-        self._given(batch) for batch in taken
+        self._from_data(batch) for batch in batches
       ]
       return
     prompts = pipeline.evaluation_batches(
@@ -82,9 +84,9 @@ class HeldOut:
     )
     self._draw = executors.make_draw(problem, mesh, self._phase)
     self._join = jit.Program(
-      functools.partial(_joined, self._phase, available), whole
+      functools.partial(_real_rows, self._phase, available), replicated
     )
-    self._make = lambda state: [self._drawn(state, x) for x, _ in prompts]
+    self._make = lambda state: [self._from_policy(state, x) for x, _ in prompts]
 
   def forget(self) -> None:
     """Forgets the completions, so that the next call draws new ones."""
@@ -114,14 +116,14 @@ class HeldOut:
     metrics["count"] = float(total["accuracy"].weight)
     return {f"eval/reward_model/{name}": x for name, x in metrics.items()}
 
-  def _given(self, batch: pipeline.SupervisedBatch) -> TrainBatch:
+  def _from_data(self, batch: pipeline.SupervisedBatch) -> TrainBatch:
     rows = sharding.by_rows(self._mesh)
     num_rows = sharding.num_rows(rows, len(batch.tokens))
-    chosen = sharding.local_rows(rows, num_rows)
-    made = executors.train_batch(batch, chosen, num_rows)
-    return sharding.from_local(made, rows)
+    numbers = sharding.local_rows(rows, num_rows)
+    arrays = executors.train_batch(batch, numbers, num_rows)
+    return sharding.from_local(arrays, rows)
 
-  def _drawn(
+  def _from_policy(
     self, state: TrainState, batch: pipeline.PromptBatch
   ) -> TrainBatch:
     # The draws do not depend on the step at which they are made.
@@ -134,12 +136,12 @@ class HeldOut:
     )
 
 
-def _joined(
-  phase: step.Phase, num_prompts: int, prompts: Prompts, rollout, scored, past
+def _real_rows(
+  phase: step.Phase, num_prompts: int, prompts: Prompts, rollout, scored, state
 ) -> TrainBatch:
   """A batch without the rows that fill it up."""
   batch = objective.make_train_batch(
-    phase.algorithm, phase.config, prompts, rollout, scored, past
+    phase.algorithm, phase.config, prompts, rollout, scored, state
   )
   real = prompts.ids[batch.prompt_index] < num_prompts
   return dataclasses.replace(

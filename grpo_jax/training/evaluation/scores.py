@@ -50,11 +50,11 @@ def ballots(group: Sequence[Completion], gold: str) -> list[str | None]:
     gold: The right answer in the data; empty if there is none.
   """
   votes = [row.answer for row in group]
-  right = _right_votes(votes, [row.right for row in group])
-  if not gold or not right:
+  right_votes = _right_votes(votes, [row.right for row in group])
+  if not gold or not right_votes:
     return votes
-  shared = min(right)
-  return [shared if vote in right else vote for vote in votes]
+  common = min(right_votes)
+  return [common if vote in right_votes else vote for vote in votes]
 
 
 def _right_votes(
@@ -85,34 +85,34 @@ def majority_at_k(
   Language Models", arXiv:2203.11171.
   """
   forms = sorted({vote for vote in votes if vote is not None})
-  right = _right_votes(votes, correct)
-  if not right:
+  right_votes = _right_votes(votes, correct)
+  if not right_votes:
     return 0.0
   number = {form: i for i, form in enumerate(forms)}
   ballot = np.zeros((len(votes), len(forms)), int)  # [samples, forms]
   for i, vote in enumerate(votes):
     if vote is not None:
       ballot[i, number[vote]] = 1
-  chosen = _subsets(len(votes), min(k, len(votes)), num_subsets, seed)
-  counts = chosen @ ballot  # [subsets, forms]
+  subsets = _subsets(len(votes), min(k, len(votes)), num_subsets, seed)
+  counts = subsets @ ballot  # [subsets, forms]
   winners = (counts == counts.max(axis=1, keepdims=True)) & (counts > 0)
-  is_right = np.array([form in right for form in forms])
-  won = (winners & is_right).sum(axis=1)
-  return float((won / np.maximum(winners.sum(axis=1), 1)).mean())
+  is_right = np.array([form in right_votes for form in forms])
+  wins = (winners & is_right).sum(axis=1)
+  return float((wins / np.maximum(winners.sum(axis=1), 1)).mean())
 
 
 @functools.lru_cache(maxsize=16)  # All prompts share them.
 def _subsets(
-  count: int, k: int, most: int, seed: int
+  count: int, k: int, limit: int, seed: int
 ) -> np.ndarray:  # [subsets, count] of 0 and 1
-  """All subsets of size k, or `most` random ones if there are more."""
-  if math.comb(count, k) > most:
-    drawn = np.random.default_rng(seed).random((most, count))
-    return (drawn.argsort(axis=1).argsort(axis=1) < k).astype(int)
+  """All subsets of size k, or `limit` random ones if there are more."""
+  if math.comb(count, k) > limit:
+    draws = np.random.default_rng(seed).random((limit, count))
+    return (draws.argsort(axis=1).argsort(axis=1) < k).astype(int)
   rows = list(itertools.combinations(range(count), k))
-  chosen = np.zeros((len(rows), count), int)
-  np.put_along_axis(chosen, np.array(rows), 1, axis=1)
-  return chosen
+  subsets = np.zeros((len(rows), count), int)
+  np.put_along_axis(subsets, np.array(rows), 1, axis=1)
+  return subsets
 
 
 def wilson_interval(num_correct: float, count: int) -> tuple[float, float]:
@@ -168,19 +168,19 @@ def of_samples(sampled: Groups, golds: Sequence[str]) -> dict[str, list[float]]:
     = 1, 2, 4, … and n; from 64 samples on also "cons@64", which is maj@64.
   """
   count = len(sampled[0])
-  right = [[row.right for row in group] for group in sampled]
+  hits = [[row.right for row in group] for group in sampled]
   votes = [
     ballots(group, gold) for group, gold in zip(sampled, golds, strict=True)
   ]
-  figures = {f"avg@{count}": [sum(group) / count for group in right]}
+  figures = {f"avg@{count}": [sum(group) / count for group in hits]}
   sizes = itertools.takewhile(
     lambda k: k < count, (2**i for i in itertools.count())
   )
   for k in (*sizes, count):
-    figures[f"pass@{k}"] = [pass_at_k(count, sum(group), k) for group in right]
+    figures[f"pass@{k}"] = [pass_at_k(count, sum(group), k) for group in hits]
     figures[f"maj@{k}"] = [
       majority_at_k(vote, group, k)
-      for vote, group in zip(votes, right, strict=True)
+      for vote, group in zip(votes, hits, strict=True)
     ]
     if k == _CONSENSUS:
       figures[f"cons@{k}"] = figures[f"maj@{k}"]
@@ -239,7 +239,7 @@ def section(
   """
   scored = [group[0] for group in greedy if group[0].valid]
   num_right = sum(row.correct for row in scored)
-  figures = known(table(values), greedy, sampled)
+  figures = or_none(table(values), greedy, sampled)
   scores: dict[str, Any] = {
     "num_prompts": len(greedy),
     "figures": {
@@ -266,7 +266,7 @@ def section(
     scores["domains"] = {
       name: {
         "num_prompts": len(part["greedy"]),
-        "figures": known(
+        "figures": or_none(
           table(part),
           *(
             [x for x, y in zip(groups, domains, strict=True) if y == name]
@@ -276,11 +276,11 @@ def section(
       }
       for name, part in parts.items()
     }
-    scores["macro"] = known(macro(list(parts.values())), greedy, sampled)
+    scores["macro"] = or_none(macro(list(parts.values())), greedy, sampled)
   return scores
 
 
-def known(
+def or_none(
   figures: Mapping[str, Mapping[str, float | None]],
   greedy: Groups,
   sampled: Groups,
@@ -290,12 +290,12 @@ def known(
   A completion that was not scored counts as wrong; if none was, nothing is
   known.
   """
-  is_known = {
+  has_scores = {
     is_greedy: any(row.valid for group in groups for row in group)
     for is_greedy, groups in ((True, greedy), (False, sampled))
   }
   return {
-    name: dict(row) if is_known[name == "greedy"] else _row(None, (0.0, 1.0))
+    name: dict(row) if has_scores[name == "greedy"] else _row(None, (0.0, 1.0))
     for name, row in figures.items()
   }
 

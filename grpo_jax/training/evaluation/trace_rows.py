@@ -58,12 +58,12 @@ def of_patches(images: Images) -> list[dict[str, Any]]:
     return []
   pictures = []
   for number, (rows, columns) in enumerate(np.asarray(images.grid).tolist()):
-    own = np.asarray(images.image) == number
-    patches = np.asarray(images.patches)[own]
-    if not own.any() or patches.min() < 0 or patches.max() > 1:
+    is_own = np.asarray(images.image) == number
+    patches = np.asarray(images.patches)[is_own]
+    if not is_own.any() or patches.min() < 0 or patches.max() > 1:
       continue
     grid = np.zeros((rows, columns, side, side, 3), np.float32)
-    place = np.asarray(images.place)[own]
+    place = np.asarray(images.place)[is_own]
     grid[place[:, 0], place[:, 1]] = patches.reshape(-1, side, side, 3)
     image = grid.swapaxes(1, 2).reshape(rows * side, columns * side, 3)
     pictures.append(_picture(np.round(255 * image).astype(np.uint8)))
@@ -160,26 +160,26 @@ def _row(
   problem: problem_lib.Problem,
   arrays: dict[str, Any],
   row: int,
-  where: tuple[int, int],
+  place: tuple[int, int],
   error: str,
 ) -> traces.TraceRow:
   """Makes one row, from arrays of this row."""
   exists = arrays["exists"]
   ids = arrays["tokens"][exists].astype(np.int32)
-  scored = bool(arrays["valid"])
+  is_scored = bool(arrays["valid"])
   opening = ""
-  if where[1]:
+  if place[1]:
     begins = arrays["prompt_tokens"][arrays["prompt_mask"]]
     opening = problem.tokenizer.exact_text(begins.tolist())
   return traces.TraceRow(
     row=row,
-    sample=where[0],
-    context=where[1],
+    sample=place[0],
+    context=place[1],
     text=problem.texts(ids[None], np.ones((1, len(ids)), bool))[0],
     tokens=texts_of(problem, ids),
     ids=ids,
-    reward=traces.number(arrays["reward"]) if scored else None,
-    correct=bool(arrays["correct"]) if scored else None,
+    reward=traces.number(arrays["reward"]) if is_scored else None,
+    correct=bool(arrays["correct"]) if is_scored else None,
     terminated=bool(arrays["terminated"]),
     components={
       name: traces.number(x) for name, x in arrays["components"].items()
@@ -199,33 +199,33 @@ def _values(arrays: dict[str, Any]) -> dict[str, np.ndarray]:  # each [n]
     return None if x is None else np.broadcast_to(x, exists.shape)[exists]
 
   table = {name: of_tokens(arrays[name]) for name in _OF_TOKENS}
-  written = np.ones(exists.sum(), bool)
+  is_written = np.ones(exists.sum(), bool)
   if table["observed"] is not None:
-    written = ~table["observed"]
+    is_written = ~table["observed"]
   trained = table["trained"]
   anchor = table["old_logp"]
   if anchor is None:
     anchor = table["sampler_logp"]
 
-  def known(x: Any, where: np.ndarray) -> np.ndarray:
-    return np.where(where, np.asarray(x, np.float32), np.float32(np.nan))
+  def select(x: Any, mask: np.ndarray) -> np.ndarray:
+    return np.where(mask, np.asarray(x, np.float32), np.float32(np.nan))
 
   values: dict[str, np.ndarray] = {"trained": trained}
   for name in ("observed", "turn", "version", "clipped"):
     if table[name] is not None:
       values[name] = table[name]
-  for name, where in (
-    *(("sampler_logp", written), ("entropy", written)),
+  for name, mask in (
+    *(("sampler_logp", is_written), ("entropy", is_written)),
     *(("old_logp", trained), ("value", trained), ("advantage", trained)),
   ):
     if table[name] is not None:
-      values[name] = known(table[name], where)
+      values[name] = select(table[name], mask)
   if table["ref_logp"] is not None:
-    values["kl"] = known(anchor - table["ref_logp"], trained)
+    values["kl"] = select(anchor - table["ref_logp"], trained)
   if table["logp"] is not None:
-    values["new_logp"] = known(table["logp"], written)
+    values["new_logp"] = select(table["logp"], is_written)
     with np.errstate(over="ignore"):
-      values["ratio"] = known(np.exp(table["logp"] - anchor), trained)
+      values["ratio"] = select(np.exp(table["logp"] - anchor), trained)
   return values
 
 
@@ -267,7 +267,7 @@ def calls(
   records = []
   for number in np.unique(turn).tolist():
     question, answer = (
-      ids[(turn == number) & which].tolist() for which in (~observed, observed)
+      ids[(turn == number) & mask].tolist() for mask in (~observed, observed)
     )
     if not question and not answer:
       continue
@@ -298,7 +298,7 @@ def of_evaluation(
   values = {}
   if completion.observed:
     values["observed"] = np.array(completion.observed, bool)
-  scored = completion.valid
+  is_scored = completion.valid
   row = traces.TraceRow(
     row=number,
     sample=0,
@@ -306,8 +306,8 @@ def of_evaluation(
     text=completion.text,
     tokens=texts_of(problem, ids),
     ids=ids,
-    reward=traces.number(completion.reward) if scored else None,
-    correct=completion.correct if scored else None,
+    reward=traces.number(completion.reward) if is_scored else None,
+    correct=completion.correct if is_scored else None,
     terminated=completion.terminated,
     components={k: traces.number(v) for k, v in completion.components.items()},
     error=completion.error,
@@ -362,19 +362,19 @@ def bounded(groups: Sequence[traces.Group], size: int) -> bytes:
   does not fit alone, its rows are cut, to half the tokens again and again. If
   nothing fits, the result is empty.
   """
-  shown = list(groups)
-  if not shown:
+  prefix = list(groups)
+  if not prefix:
     return b""
-  longest = max((len(row.ids) for row in shown[0].rows), default=0)
-  limit = max(longest, len(shown[0].prompt) // _CHARACTERS, 1)
+  longest = max((len(row.ids) for row in prefix[0].rows), default=0)
+  limit = max(longest, len(prefix[0].prompt) // _CHARACTERS, 1)
   while True:
-    content = traces.member([traces.line(group) for group in shown])
+    content = traces.member([traces.line(group) for group in prefix])
     if len(content) <= size:
       return content
-    if len(shown) > 1:
-      shown.pop()
+    if len(prefix) > 1:
+      prefix.pop()
     elif limit:
       limit //= 2
-      shown[0] = cut(shown[0], limit)
+      prefix[0] = cut(prefix[0], limit)
     else:
       return b""
