@@ -102,8 +102,8 @@ def bound(
   """
   if not past.count or not len(scores):
     return -math.inf
-  both = past.with_scores(scores)
-  variance = max(both.squares / both.count - both.mean**2, 0.0)
+  joint = past.with_scores(scores)
+  variance = max(joint.squares / joint.count - joint.mean**2, 0.0)
   sigma = math.sqrt(variance * (1 / len(scores) + 1 / past.count))
   return past.mean - max(sigmas * sigma, fall)
 
@@ -133,12 +133,12 @@ class Canary:
       text, component.removeprefix("-"), -1.0 if is_less else 1.0, path
     )
 
-  def check(self, known: Iterable[str]) -> None:
+  def check(self, names: Iterable[str]) -> None:
     """Raises ValueError unless the component is known, or is "correct"."""
-    if self.component not in {*known, _CORRECT}:
+    if self.component not in {*names, _CORRECT}:
       raise ValueError(
         f"config.guards.canaries: {self.text!r} is no component of the reward;"
-        f" they are {', '.join(sorted(known))}, and {_CORRECT!r}. One that is"
+        f" they are {', '.join(sorted(names))}, and {_CORRECT!r}. One that is"
         " only looked at has the weight 0 in config.rewards.weights. Models are"
         " not asked about held-out prompts."
       )
@@ -175,9 +175,9 @@ def check_canaries(guards: GuardsConfig, problem: Problem) -> None:
     problem: The problem. Its rewards by models do not count, because held-out
       prompts are judged without them.
   """
-  known = problem.components | problem.reward.without_models().derived
+  names = problem.components | problem.reward.without_models().derived
   for text in guards.canaries:
-    Canary.parse(text).check(known)
+    Canary.parse(text).check(names)
 
 
 class Canaries:
@@ -259,7 +259,7 @@ class Canaries:
     for canary in self._canaries:
       scores = canary.scores(rows[canary.path])
       past = self.past.get(canary.text, Tally())
-      least = bound(
+      lowest = bound(
         past, scores, self.guards.canary_fall, self.guards.canary_sigmas
       )
       mean = float(np.mean(scores)) if scores else math.nan
@@ -268,11 +268,11 @@ class Canaries:
         fallen.append(
           f"{canary.text!r} has no score: no verifier has answered about it"
         )
-      elif mean < least:
+      elif mean < lowest:
         fallen.append(
           f"{canary.text!r} is {canary.sign * mean:.3f} over"
           f" {len(scores)} completions, after {canary.sign * past.mean:.3f} so"
-          f" far; allowed is {canary.sign * least:.3f}"
+          f" far; allowed is {canary.sign * lowest:.3f}"
         )
       after[canary.text] = past.with_scores(scores)
     kl = self._kl(state, params, key)
@@ -293,10 +293,10 @@ class Canaries:
     """KL(policy ‖ reference) of completions, nats each; None: not measured."""
     if not self.guards.canary_max_kl or "reference" not in state.models:
       return None
-    every = {**state.params, "policy": params}
+    trees = {**state.params, "policy": params}
     parts_of_kl = [
       _kl_of(
-        every, prompts, rollout, policy=self._policy, scale=self._temperature
+        trees, prompts, rollout, policy=self._policy, scale=self._temperature
       )
       for prompts, rollout in self._of[""].rollouts(params, key)
     ]
@@ -330,9 +330,9 @@ def _kl_of(
       chunk_bytes=_CHUNK_BYTES,
     ).logp
 
-  own = logp(models.policy_view(policy, params))
-  other = logp(models.frozen_view(policy, "reference", params))
-  kl = divergences.kl(own, other, mask, "k3")
+  policy_logp = logp(models.policy_view(policy, params))
+  reference_logp = logp(models.frozen_view(policy, "reference", params))
+  kl = divergences.kl(policy_logp, reference_logp, mask, "k3")
   return kl.sum() / len(mask)
 
 
@@ -449,10 +449,10 @@ class Guards:
     prompts = [int(x) for x in arrays[guards_lib.IDS]]
     entry = self._ledger.entry(arrays)
     metrics["guards/all_time_share"] = self._ledger.largest_share
-    why, verdict = [], "ok"
+    reasons, verdict = [], "ok"
     if num := int(metrics.get("guards/scaled", 0)):
       verdict = "warn"
-      why.append(
+      reasons.append(
         f"{num} of {len(prompts)} prompts were scaled to a share of"
         f" {metrics['guards/cap']:.3g}; the largest had"
         f" {metrics['guards/max_share']:.3g}"
@@ -466,7 +466,7 @@ class Guards:
       )
     elif num := int(metrics["guards/dropped"]):
       verdict = "drop_rows"
-      why.append(
+      reasons.append(
         f"{num} of {len(prompts)} prompts were left out: used"
         f" {inside.repeats} times in {inside.repeat_window} steps"
       )
@@ -474,10 +474,10 @@ class Guards:
       verdict = "halt"
       self.halted = f"after step {step} {'; '.join(fallen)}"
     if verdict == "halt":
-      why.append(self.halted)
+      reasons.append(self.halted)
       if hosts.is_main():
         logging.warning("guards: %s", self.halted)
-    head = {"step": step, "phase": phase, "verdict": verdict, "why": why}
+    head = {"step": step, "phase": phase, "verdict": verdict, "why": reasons}
     return {**head, "prompts": prompts, **entry}
 
   def error(self, last_step: int | None) -> GuardHalt:

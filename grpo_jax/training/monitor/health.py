@@ -180,9 +180,9 @@ class Monitor:
       last = f"The last checkpoint is of step {last_step}."
     if rule.name == rules.UNSCORED:
       share = self._history.stage.max_unscored
-      why = complaints.commonest()
+      reason = complaints.commonest()
       return ValueError(
-        unscored.too_many(self.halted.numbers, share, why, last)
+        unscored.too_many(self.halted.numbers, share, reason, last)
       )
     if rule.name == rules.SHORT:
       return HealthHalt(

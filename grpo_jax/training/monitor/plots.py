@@ -71,14 +71,14 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
     raise FileNotFoundError(
       f"plot_run: {source} does not exist; pass the --workdir of a run."
     )
-  every = list(log.read_lines(source))
+  log_lines = list(log.read_lines(source))
   # Phases that draw completions and train the policy on them.
   names = {
     line["phase"]
-    for line in every
+    for line in log_lines
     if {"reward/mean", "learning_rate"} <= line.keys()
   }
-  lines = [line for line in every if line.get("phase") in names]
+  lines = [line for line in log_lines if line.get("phase") in names]
   if not lines:
     raise ValueError(
       f"plot_run: {source} has no line of a reinforcement phase yet; wait for"
@@ -226,8 +226,8 @@ class RunHistory(Mapping[str, np.ndarray]):
   def points(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The steps at which there is a number, and the numbers, each [M]."""
     values = self[name]
-    known = ~np.isnan(values)
-    return self.steps[known], values[known]
+    has_value = ~np.isnan(values)
+    return self.steps[has_value], values[has_value]
 
   def to_pandas(self) -> pd.DataFrame:
     """A table with a column for each metric, and "step" and "phase".

@@ -187,8 +187,8 @@ def panels(
     row: Height of a row, inches.
     **others: Further arguments of `Figure.subplots`.
   """
-  drawn = canvas(width, row * rows)
-  return drawn, drawn.subplots(rows, columns, squeeze=False, **others)
+  fig = canvas(width, row * rows)
+  return fig, fig.subplots(rows, columns, squeeze=False, **others)
 
 
 def band(
@@ -212,24 +212,24 @@ def label(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
     axes.set_ylabel(y)
 
 
-def spread(wanted: npt.ArrayLike, gap: float) -> np.ndarray:  # [N]
+def spread(targets: npt.ArrayLike, gap: float) -> np.ndarray:  # [N]
   """Returns places near those wanted, at least `gap` from each other."""
-  places_wanted = np.asarray(wanted, float)
-  order = np.argsort(places_wanted, kind="stable")
+  centers = np.asarray(targets, float)
+  order = np.argsort(centers, kind="stable")
   # Sizes and means of blocks of neighbours that touch.
   sizes: list[int] = []
   means: list[float] = []
-  for value in places_wanted[order]:
+  for value in centers[order]:
     sizes.append(1)
     means.append(value)
     while len(means) > 1:
-      needed = (sizes[-1] + sizes[-2]) / 2 * gap
-      if means[-1] - means[-2] >= needed:
+      distance = (sizes[-1] + sizes[-2]) / 2 * gap
+      if means[-1] - means[-2] >= distance:
         break
       size = sizes[-1] + sizes[-2]
-      both = means[-1] * sizes[-1] + means[-2] * sizes[-2]
-      sizes[-2:], means[-2:] = [size], [both / size]
-  places = np.empty(len(places_wanted))
+      total = means[-1] * sizes[-1] + means[-2] * sizes[-2]
+      sizes[-2:], means[-2:] = [size], [total / size]
+  places = np.empty(len(centers))
   start = 0
   for size, mean in zip(sizes, means, strict=True):
     offsets = (np.arange(size) - (size - 1) / 2) * gap
@@ -238,11 +238,11 @@ def spread(wanted: npt.ArrayLike, gap: float) -> np.ndarray:  # [N]
   return places
 
 
-def name_lines(drawn: Figure, axes: Axes, most: int = 8, **legend: Any) -> None:
+def name_lines(fig: Figure, axes: Axes, most: int = 8, **legend: Any) -> None:
   """Writes the names of lines at their right ends, or in a legend.
 
   Args:
-    drawn: The figure, complete except for the names.
+    fig: The figure, complete except for the names.
     axes: Axes with labelled lines. If several lines have one label, the first
       counts.
     most: If there are more names than this, or if they are higher than the
@@ -256,19 +256,19 @@ def name_lines(drawn: Figure, axes: Axes, most: int = 8, **legend: Any) -> None:
       lines.setdefault(name, line)
   if len(lines) < 2:
     return
-  height = axes.get_window_extent().height * 72 / drawn.dpi  # Points.
+  height = axes.get_window_extent().height * 72 / fig.dpi  # Points.
   gap = 1.15 * _SMALL
   if len(lines) > most or len(lines) * gap > height:
     axes.legend(**legend)
     return
-  drawn.draw_without_rendering()  # Now the panel has its place.
-  height = axes.get_window_extent().height * 72 / drawn.dpi
+  fig.draw_without_rendering()  # Now the panel has its place.
+  height = axes.get_window_extent().height * 72 / fig.dpi
   low, high = axes.get_ylim()
   ends = []
   for line in lines.values():
     x, y = (np.asarray(z, float) for z in line.get_data())
-    known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
-    last = known[np.argmax(x[known])] if len(known) else 0
+    valid = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    last = valid[np.argmax(x[valid])] if len(valid) else 0
     ends.append(axes.transData.transform((x[last], y[last])))
   inside = axes.transAxes.inverted().transform(ends)[:, 1] * height
   places = spread(np.clip(inside, 0, height), gap)
@@ -300,26 +300,26 @@ def _readable(colour: Any) -> Any:
 
 
 def shared_legend(
-  drawn: Figure, every: Iterable[Axes], columns: int = 0
+  fig: Figure, all_axes: Iterable[Axes], columns: int = 0
 ) -> None:
   """Draws one legend above all panels.
 
   Args:
-    drawn: The figure.
-    every: The panels.
+    fig: The figure.
+    all_axes: The panels.
     columns: Columns of the legend; 0: as many as fit.
   """
   handles: dict[str, Any] = {}
-  for axes in every:
+  for axes in all_axes:
     for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
       handles.setdefault(name, handle)
   if not handles:
     return
   # A letter is about 0.55 of its height wide, and a handle four letters.
   wide = max(len(name) for name in handles) * 0.55 * _SMALL + 4 * _SMALL
-  room = drawn.get_size_inches()[0] * 72
+  room = fig.get_size_inches()[0] * 72
   fit = max(int(room // wide), 1)
-  drawn.legend(
+  fig.legend(
     handles.values(),
     handles.keys(),
     loc="outside upper center",
@@ -328,11 +328,11 @@ def shared_legend(
   )
 
 
-def save(drawn: Figure, path: str | os.PathLike, **others: Any) -> None:
+def save(fig: Figure, path: str | os.PathLike, **others: Any) -> None:
   """Writes a figure in the format of the path's ending.
 
   Args:
-    drawn: The figure.
+    fig: The figure.
     path: Local file that ends in one of `FORMATS`.
     **others: Further arguments of `savefig`.
 
@@ -348,14 +348,12 @@ def save(drawn: Figure, path: str | os.PathLike, **others: Any) -> None:
   about = {"metadata": _METADATA[kind]} if kind in _METADATA else {}
   options: dict[str, Any] = about | others
   if kind == "pgf":
-    _save_pgf(drawn, path, options)
+    _save_pgf(fig, path, options)
   else:
-    drawn.savefig(path, format=kind, **options)
+    fig.savefig(path, format=kind, **options)
 
 
-def _save_pgf(
-  drawn: Figure, path: pathlib.Path, options: dict[str, Any]
-) -> None:
+def _save_pgf(fig: Figure, path: pathlib.Path, options: dict[str, Any]) -> None:
   """Writes commands of PGF, also on a machine without LaTeX.
 
   matplotlib asks LaTeX how large each text is, to arrange the panels. If LaTeX
@@ -371,13 +369,13 @@ def _save_pgf(
   if system is None:
     ruler = backend_agg.RendererAgg(8, 8, 72)
 
-    def measured(self: Any, text: str, font: Any, math: Any) -> Any:
+    def measure_text(self: Any, text: str, font: Any, math: Any) -> Any:
       del self
       return ruler.get_text_width_height_descent(text, font, math)
 
-    renderer.get_text_width_height_descent = measured
+    renderer.get_text_width_height_descent = measure_text
   try:
     with matplotlib.rc_context({"pgf.texsystem": system or "xelatex"}):
-      drawn.savefig(path, format="pgf", **options)
+      fig.savefig(path, format="pgf", **options)
   finally:
     renderer.get_text_width_height_descent = measure

@@ -135,11 +135,11 @@ class History:
           self._opening[name].append(value)
     for name in line:
       if name.startswith("applicable/"):
-        own = name.removeprefix("applicable/")
-        self.components.setdefault(own, Component()).add(
+        component = name.removeprefix("applicable/")
+        self.components.setdefault(component, Component()).add(
           self.last(name),
-          self.last(f"reward/{own}"),
-          self.last(f"reward_range/{own}"),
+          self.last(f"reward/{component}"),
+          self.last(f"reward_range/{component}"),
         )
     if REASONING in line:
       number = self.last(REASONING)
@@ -195,10 +195,10 @@ def block_means(
   """
   array = np.array([math.nan if x is None else x for x in values], float)
   parts = np.array_split(array, num_blocks)
-  kept = [part[np.isfinite(part)] for part in parts]
-  if not all(len(part) for part in kept):
+  finite = [part[np.isfinite(part)] for part in parts]
+  if not all(len(part) for part in finite):
     return None
-  return np.array([part.mean() for part in kept])
+  return np.array([part.mean() for part in finite])
 
 
 def mann_kendall(values: np.ndarray | Sequence[float]) -> float:
@@ -268,10 +268,10 @@ def all_groups_dead(history: History) -> Numbers | None:
 
 def no_pairs(history: History) -> Numbers | None:
   """Detects that no prompt gives a pair to learn a preference from."""
-  trained = history.last("tokens/trained")
+  num_trained = history.last("tokens/trained")
   if history.stage.kind not in ("preference", "comparison", "pairs"):
     return None
-  return {"tokens/trained": 0.0} if trained == 0 else None
+  return {"tokens/trained": 0.0} if num_trained == 0 else None
 
 
 def zero_gradient(history: History) -> Numbers | None:
@@ -323,10 +323,10 @@ def length_drifts(history: History) -> Numbers | None:
 
 def constant_fill(history: History) -> Numbers | None:
   """Detects that all completions have equal lengths and equal rewards."""
-  least, most = history.last("length/min"), history.last("length/max")
-  if least is None or least != most or history.last("reward/std") != 0:
+  low, high = history.last("length/min"), history.last("length/max")
+  if low is None or low != high or history.last("reward/std") != 0:
     return None
-  return {"length/mean": least, "reward/mean": history.last("reward/mean") or 0}
+  return {"length/mean": low, "reward/mean": history.last("reward/mean") or 0}
 
 
 def perfect_score(history: History) -> Numbers | None:
@@ -343,17 +343,17 @@ def component_saturated(history: History) -> Numbers | None:
   _, now = ends(accuracy)
   if not now < min(0.5, opening + 0.05):
     return None
-  found = {}
+  numbers = {}
   for name in history.stage.rewarded:
     means = block_means(history.window(f"reward/{name}", LONG) or [])
     ranges = history.window(f"reward_range/{name}", LONG) or []
     if name == history.stage.correct or means is None or means.min() <= 0:
       continue
     # The range of a component that is 0 or its maximum is the maximum.
-    most = max((x for x in ranges if x is not None), default=0.0)
-    if not most or 0.97 * most <= means.min() <= most * 1.0001:
-      found[f"reward/{name}"] = float(means[-1])
-  return {**found, "accuracy": now} if found else None
+    maximum = max((x for x in ranges if x is not None), default=0.0)
+    if not maximum or 0.97 * maximum <= means.min() <= maximum * 1.0001:
+      numbers[f"reward/{name}"] = float(means[-1])
+  return {**numbers, "accuracy": now} if numbers else None
 
 
 def proxy_up_truth_down(history: History) -> Numbers | None:
@@ -401,13 +401,13 @@ def reward_up_accuracy_down(history: History) -> Numbers | None:
 
 def anticorrelated(history: History) -> Numbers | None:
   """Detects a rewarded component that is high where the reward is low."""
-  found = {}
+  numbers = {}
   for name in history.stage.rewarded:
     key = f"reward_correlation/{name}"
     means = block_means(history.window(key, TREND) or [])
     if means is not None and means.mean() < -0.3 and means.max() < -0.1:
-      found[key] = float(means.mean())
-  return found or None
+      numbers[key] = float(means.mean())
+  return numbers or None
 
 
 def some_unscored(history: History) -> Numbers | None:
@@ -447,30 +447,30 @@ _MIN_STEPS = 3
 
 def never_applied(history: History) -> Numbers | None:
   """Detects a component that has applied to no completion of the phase."""
-  found = {
+  numbers = {
     f"applicable/{name}": 0.0
-    for name, seen in sorted(history.components.items())
-    if seen.steps >= _MIN_STEPS and not seen.applied
+    for name, component in sorted(history.components.items())
+    if component.steps >= _MIN_STEPS and not component.applied
   }
-  return found if found and history.at_end else None
+  return numbers if numbers and history.at_end else None
 
 
 def component_constant(history: History) -> Numbers | None:
   """Detects a rewarded component that was the same for all completions."""
-  found = {
-    f"reward/{name}": next(iter(seen.values))
-    for name, seen in sorted(history.components.items())
+  numbers = {
+    f"reward/{name}": next(iter(component.values))
+    for name, component in sorted(history.components.items())
     if name in history.stage.rewarded
-    and seen.steps >= _MIN_STEPS
-    and len(seen.values) == 1
+    and component.steps >= _MIN_STEPS
+    and len(component.values) == 1
   }
-  return found if found and history.at_end else None
+  return numbers if numbers and history.at_end else None
 
 
 def no_steps_of_reasoning(history: History) -> Numbers | None:
   """Detects that no completion of the phase had a step that was scored."""
-  seen = history.reasoning
-  if seen.steps < _MIN_STEPS or seen.applied or not history.at_end:
+  component = history.reasoning
+  if component.steps < _MIN_STEPS or component.applied or not history.at_end:
     return None
   return {REASONING: 0.0}
 
@@ -843,8 +843,8 @@ class Alarm:
   @property
   def evidence(self) -> str:
     """The numbers in words."""
-    said = ", ".join(f"{name} {x:.4g}" for name, x in self.numbers.items())
-    return f"{said}, {self.rule.wait}" if self.rule.wait else said
+    text = ", ".join(f"{name} {x:.4g}" for name, x in self.numbers.items())
+    return f"{text}, {self.rule.wait}" if self.rule.wait else text
 
   def text(self) -> str:
     """The message of the alarm for a person."""

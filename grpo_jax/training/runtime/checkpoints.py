@@ -238,9 +238,9 @@ class Checkpoints:
     self._position: int | None = None  # Step last saved or restored here.
     self._is_writing = False  # True until the end of a save has been checked.
     self._open_checkpointer: ocp.training.Checkpointer | None = None
-    found = self._owned()
-    self._ours = bool(found)
-    self._check_shared([int(name) for name in found if name.isdecimal()])
+    names = self._owned()
+    self._is_ours = bool(names)
+    self._check_shared([int(name) for name in names if name.isdecimal()])
 
   def _owned(self) -> list[str]:
     """Names in the directory; raises if they are not ours."""
@@ -251,15 +251,15 @@ class Checkpoints:
         f"{self.directory} is a file, not a directory of"
         " checkpoints; nothing was changed. Pass another --workdir."
       )
-    found = sorted(path.name for path in self.directory.iterdir())
-    if found and _MARKER not in found:
-      more = ", …" if len(found) > _SHOWN else ""
+    names = sorted(path.name for path in self.directory.iterdir())
+    if names and _MARKER not in names:
+      more = ", …" if len(names) > _SHOWN else ""
       raise ValueError(
-        f"{self.directory} holds {', '.join(found[:_SHOWN])}"
+        f"{self.directory} holds {', '.join(names[:_SHOWN])}"
         f"{more} but not {_MARKER}, so it was not written by grpo_jax;"
         " nothing was changed. Pass another --workdir."
       )
-    return found
+    return names
 
   def _check_shared(self, steps: list[int]) -> None:
     """Raises if another process sees other steps in the directory."""
@@ -286,7 +286,7 @@ class Checkpoints:
     if jax.process_index() == 0:
       self.directory.mkdir(parents=True, exist_ok=True)
       marker.write_bytes(_MARKER_TEXT.encode())
-    self._ours = True
+    self._is_ours = True
     if jax.process_count() == 1 or files.is_remote(marker):
       return
     multihost_utils.sync_global_devices(_MARKER)  # It is written.
@@ -324,9 +324,9 @@ class Checkpoints:
 
   def steps(self) -> list[int]:
     """Steps that were saved completely, ascending."""
-    if not self._ours:
+    if not self._is_ours:
       return []
-    return [found.step for found in self._checkpointer().checkpoints]
+    return [checkpoint.step for checkpoint in self._checkpointer().checkpoints]
 
   def latest_step(self) -> int | None:
     """The last step that was saved completely; None if there is none."""
@@ -370,7 +370,7 @@ class Checkpoints:
         f"extra is not JSON: {error}. Pass numbers, strings,"
         " lists and dicts only."
       ) from error
-    if not self._ours:
+    if not self._is_ours:
       self._take()
     data = jax.tree.map(_data, state)
     sums = json.dumps(of_leaves(data))
@@ -420,9 +420,9 @@ class Checkpoints:
     # Keys are saved as raw data: Orbax would keep their type in a file of its
     # own, and would return plain integers without an error if it were lost.
     abstract_data = jax.tree.map(_abstract_data, abstract_state)
-    saved, extra, sums = self._read(lambda: self._metadata(step), step)
+    arrays, extra, sums = self._read(lambda: self._metadata(step), step)
     self._check_arrays(
-      self.directory / str(step), saved, abstract_data, in_part
+      self.directory / str(step), arrays, abstract_data, in_part
     )
     context = ocp.Context()
     context.pytree.loading.partial_load = in_part
@@ -451,8 +451,8 @@ class Checkpoints:
       ValueError: The step is damaged.
     """
     step = self._existing(step)
-    saved = self._read(lambda: self._metadata(step), step)[0]
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), saved)
+    tree = self._read(lambda: self._metadata(step), step)[0]
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
   def _existing(self, step: int | None) -> int:
     """The step itself, or the latest for None; raises unless it is there."""
@@ -515,41 +515,39 @@ class Checkpoints:
     return f"Move {path} away to continue from step {earlier[-1]}."
 
   def _check_sums(
-    self, step: int, saved: dict[str, str], found: dict[str, str]
+    self, step: int, expected: dict[str, str], actual: dict[str, str]
   ) -> None:
     """Raises unless the arrays are those that were saved, in every bit."""
-    differing = [name for name in found if saved.get(name) != found[name]]
+    differing = [name for name in actual if expected.get(name) != actual[name]]
     if differing:
       more = len(differing) - _SHOWN
       raise ValueError(
         f"{self.directory / str(step)} is damaged: other numbers"
         f" than those that were saved, by their checksums, are in"
-        f" {len(differing)} of {len(found)} arrays:"
+        f" {len(differing)} of {len(actual)} arrays:"
         f" {', '.join(differing[:_SHOWN])}"
         f"{f' and {more} more' if more > 0 else ''}. Nothing was changed; doubt"
         f" the disk. {self._way_on(step)}"
       )
 
   def _check_arrays(
-    self, path: files.Path, saved: PyTree, wanted: PyTree, in_part: bool
+    self, path: files.Path, saved: PyTree, abstract: PyTree, in_part: bool
   ) -> None:
     """Raises unless both trees have the same names, shapes and dtypes.
 
     In part: raises unless the wanted arrays are there.
     """
     # Compared here because Orbax would cast dtypes without a warning.
-    saved_arrays, wanted_arrays = _describe(saved), _describe(wanted)
+    saved_arrays, expected = _describe(saved), _describe(abstract)
     if in_part:
       saved_arrays = {
-        name: shape
-        for name, shape in saved_arrays.items()
-        if name in wanted_arrays
+        name: shape for name, shape in saved_arrays.items() if name in expected
       }
     differing = [
       f"{name} is {saved_arrays.get(name, 'absent')} on disk and"
-      f" {wanted_arrays.get(name, 'absent')} in this run"
-      for name in sorted(saved_arrays.keys() | wanted_arrays.keys())
-      if saved_arrays.get(name) != wanted_arrays.get(name)
+      f" {expected.get(name, 'absent')} in this run"
+      for name in sorted(saved_arrays.keys() | expected.keys())
+      if saved_arrays.get(name) != expected.get(name)
     ]
     if differing:
       more = len(differing) - _SHOWN
@@ -650,11 +648,11 @@ def _abstract_data(leaf: Any) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
 
 
-def _like(wanted: Any, data: jax.Array) -> jax.Array:
-  if not _is_key(wanted):
+def _like(abstract: Any, data: jax.Array) -> jax.Array:
+  if not _is_key(abstract):
     return data
   # `key_impl` takes arrays only, so an empty one stands for the shape.
-  impl = jax.random.key_impl(jnp.empty((0,), wanted.dtype))
+  impl = jax.random.key_impl(jnp.empty((0,), abstract.dtype))
   return jax.random.wrap_key_data(data, impl=impl)
 
 

@@ -17,8 +17,8 @@ def git() -> dict[str, Any] | None:
   package = pathlib.Path(__file__).resolve().parents[2]
   root = package.parent
   if not (root / ".git").exists():
-    built = package / "commit.json"
-    return json.loads(built.read_text("utf-8")) if built.exists() else None
+    file = package / "commit.json"
+    return json.loads(file.read_text("utf-8")) if file.exists() else None
   try:
     commit, status = (
       subprocess.run(

@@ -31,25 +31,25 @@ class Count:
   Attributes:
     seconds: Seconds of tracing and compiling, and of reading compiled programs.
     large: Programs that took longer than a second to compile.
-    found: Programs that were read from the cache.
+    cached: Programs that were read from the cache.
   """
 
   seconds: float = 0.0
   large: int = 0
-  found: int = 0
+  cached: int = 0
 
   def __sub__(self, other: Self) -> Count:
     return Count(
       self.seconds - other.seconds,
       self.large - other.large,
-      self.found - other.found,
+      self.cached - other.cached,
     )
 
   def describe(self) -> str:
     """The counts in words: "traced and compiled in 12.3 s"."""
-    if self.found and self.large:
-      source = f" ({self.found} of {self.found + self.large} from the cache)"
-    elif self.found:
+    if self.cached and self.large:
+      source = f" ({self.cached} of {self.cached + self.large} from the cache)"
+    elif self.cached:
       source = " (from the cache)"
     else:
       source = ""
@@ -70,7 +70,7 @@ class Clock:
     self._within: collections.deque[tuple[float, float]] = collections.deque(
       maxlen=_NESTED
     )
-    self._is_found = False  # True: the program was cached.
+    self._is_cached = False  # True: the program was cached.
 
   @property
   def seconds(self) -> float:
@@ -80,18 +80,18 @@ class Clock:
   def on_event(self, event: str, **_: Any) -> None:
     """Listens to events of JAX."""
     if event == _HIT:
-      self._is_found = True
+      self._is_cached = True
 
   def on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
     """Listens to durations of events of JAX that have ended."""
     if not event.startswith(_DURATIONS):
       return
     seconds = duration_secs
-    large = found = 0
+    large = cached = 0
     if event == _BACKEND:
-      found = int(self._is_found)
-      large = int(not found and seconds > _SMALL_S)
-      self._is_found = False
+      cached = int(self._is_cached)
+      large = int(not cached and seconds > _SMALL_S)
+      self._is_cached = False
     now, new = self._clock(), seconds
     # A function is traced while another one is: no second counts twice.
     while self._within and self._within[-1][0] >= now - seconds:
@@ -99,7 +99,7 @@ class Clock:
     self._within.append((now - seconds, seconds))
     old = self.count
     self.count = Count(
-      old.seconds + max(new, 0.0), old.large + large, old.found + found
+      old.seconds + max(new, 0.0), old.large + large, old.cached + cached
     )
 
 
@@ -139,10 +139,10 @@ def _warn_of_strangers(folder: str) -> None:
   path = pathlib.Path(folder)
   if not path.is_dir():
     return  # It will be made, or it is in a bucket.
-  found = path.stat()
+  info = path.stat()
   # A group with the number of the user is the user's own.
-  by_group = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid
-  if by_group or found.st_mode & stat.S_IWOTH or found.st_uid != os.getuid():
+  by_group = info.st_mode & stat.S_IWGRP and info.st_gid != info.st_uid
+  if by_group or info.st_mode & stat.S_IWOTH or info.st_uid != os.getuid():
     logging.warning(
       "%s, with compiled programs of JAX, can be written by other users: what"
       " they put there is run. Share it with those you trust, or set"

@@ -69,15 +69,15 @@ def start(
 
   Ends the process with `EXIT_LOST` if the others do not come.
   """
-  given = {
+  flags = {
     "--coordinator": coordinator,
     "--num_processes": num_processes,
     "--process_id": process_id,
   }
-  missing = [name for name, value in given.items() if value is None]
-  if 0 < len(missing) < len(given):
+  missing = [name for name, value in flags.items() if value is None]
+  if 0 < len(missing) < len(flags):
     raise ValueError(
-      f"{', '.join(missing)} is missing: {', '.join(given)} belong together,"
+      f"{', '.join(missing)} is missing: {', '.join(flags)} belong together,"
       " and none of them is needed on Cloud TPU."
     )
   if not missing:
@@ -100,7 +100,7 @@ def start(
       num_processes,
       process_id,
       initialization_timeout=_CONNECT_S,
-      coordinator_bind_address=None if missing else _own(coordinator),
+      coordinator_bind_address=None if missing else _bind_address(coordinator),
       heartbeat_timeout_seconds=_JAX_HEARTBEAT_S,
     )
   except ValueError as error:
@@ -143,7 +143,7 @@ def _keep_order_of_collectives() -> None:
     os.environ["XLA_FLAGS"] = f"{flags} --{_ORDER}=false".strip()
 
 
-def _own(coordinator: str | None) -> str | None:
+def _bind_address(coordinator: str | None) -> str | None:
   """The address where process 0 listens; None: on all networks of the machine.
 
   It is the coordinator's if that is an address of this machine. A name may
@@ -311,14 +311,14 @@ class Stop:
   by = "SIGTERM"
 
   def __init__(self, mesh: Mesh):
-    self.asked = threading.Event()
+    self.request = threading.Event()
     self._exchange = Exchange(mesh) if jax.process_count() > 1 else None
     self._posted: jax.Array | None = None
     self._agreed = False
 
   def agreed(self) -> bool:
     """Says if the run has to stop, as of the last `look`."""
-    return self.asked.is_set() if self._exchange is None else self._agreed
+    return self.request.is_set() if self._exchange is None else self._agreed
 
   def look(self) -> bool:
     """Says if the run stops after this step; every process calls it each step.
@@ -329,7 +329,7 @@ class Stop:
     if self._exchange is not None and not self._agreed:
       if self._posted is not None:
         self._agreed = bool(jax.device_get(self._posted).any())
-      self._posted = self._exchange.post(self.asked.is_set())
+      self._posted = self._exchange.post(self.request.is_set())
     return self.agreed()
 
   def __enter__(self) -> Self:
@@ -345,12 +345,12 @@ class Stop:
   def _hear(self, number: int, frame: types.FrameType | None) -> None:
     """Handles either signal."""
     del frame
-    if self.asked.is_set():
+    if self.request.is_set():
       if number == signal.SIGINT:
         raise KeyboardInterrupt
       return
     self.by = signal.Signals(number).name
-    self.asked.set()
+    self.request.set()
     if number == signal.SIGINT:
       # No `print`: the signal may come while one is writing.
       os.write(2, b"\nstopping after this step, to save; Ctrl-C again: now\n")
@@ -392,24 +392,28 @@ class Watch:
     self._describe = describe
     self._wait_for_save = wait_for_save
     self._interval = min(timeout_s / 6, 5.0)
-    self._own: dict[str, Any] = {"host": platform.node(), "beat": 0, "steps": 0}
+    self._note: dict[str, Any] = {
+      "host": platform.node(),
+      "beat": 0,
+      "steps": 0,
+    }
     # By process: its last entry, and when its heartbeat and its steps changed.
-    self._said: dict[int, dict[str, Any]] = {}
-    self._heard: dict[int, float] = {}
-    self._moved: dict[int, float] = {}
+    self._notes: dict[int, dict[str, Any]] = {}
+    self._beat_at: dict[int, float] = {}
+    self._step_at: dict[int, float] = {}
     self._over = threading.Event()
     self._ending = threading.Lock()
 
   def step(self) -> None:
     """Counts one more step of this process."""
-    self._own["steps"] += 1
+    self._note["steps"] += 1
 
   def __enter__(self) -> Self:
     if jax.process_count() == 1:
       return self
     now = time.monotonic()
-    self._heard = dict.fromkeys(range(jax.process_count()), now)
-    self._moved = dict(self._heard)
+    self._beat_at = dict.fromkeys(range(jax.process_count()), now)
+    self._step_at = dict(self._beat_at)
     for work in (self._talk, self._judge):
       threading.Thread(target=work, daemon=True).start()
     _on_abort(self._end_by_abort)
@@ -420,7 +424,7 @@ class Watch:
       return
     self.failing(kind, error, _)
     if error is None:
-      self._own["done"] = True
+      self._note["done"] = True
       self._exchange_words()
       _on_abort(None)
     self._over.set()
@@ -431,13 +435,13 @@ class Watch:
     An error of a collective follows from the loss of another process. So this
     process first waits, and is ended as soon as that loss is known.
     """
-    if error is None or jax.process_count() == 1 or "error" in self._own:
+    if error is None or jax.process_count() == 1 or "error" in self._note:
       return
     text = f"{kind.__name__}: {' '.join(str(error).split())[:200]}"
     if isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in text:
       print(f"{label()}{text}", file=sys.stderr, flush=True)
       time.sleep(self._timeout_s + 4 * self._interval + _SAVE_S)
-    self._own["error"] = text
+    self._note["error"] = text
     self._exchange_words()
 
   def _talk(self) -> None:
@@ -447,11 +451,11 @@ class Watch:
   def _exchange_words(self) -> None:
     """Writes the entry of this process, and reads those that concern it."""
     client = _store()
-    self._own["beat"] += 1
+    self._note["beat"] += 1
     try:
       client.key_value_set(
         f"{_KEY}/{jax.process_index()}",
-        json.dumps(self._own),
+        json.dumps(self._note),
         allow_overwrite=True,
       )
       if is_main():
@@ -463,51 +467,51 @@ class Watch:
     now = time.monotonic()
     for key, text in entries.items():
       process, entry = int(key.rpartition("/")[2]), json.loads(text)
-      before = self._said.get(process, {})
+      before = self._notes.get(process, {})
       if entry["beat"] != before.get("beat"):
-        self._heard[process] = now
+        self._beat_at[process] = now
       if entry["steps"] != before.get("steps"):
-        self._moved[process] = now
-      self._said[process] = entry
+        self._step_at[process] = now
+      self._notes[process] = entry
 
   def _judge(self) -> None:
     while not self._over.wait(self._interval / 2):
-      verdict = self._said.get(0, {}).get("verdict") or self._verdict()
+      verdict = self._notes.get(0, {}).get("verdict") or self._verdict()
       if verdict and not self._over.is_set():
         self.end(verdict)
 
   def _verdict(self) -> str | None:
     """The lost process and the reason, as far as this process can know."""
     now = time.monotonic()
-    others = range(1, jax.process_count()) if is_main() else (0,)
-    for process in others:
-      said = self._said.get(process, {})
-      name = _name(process, said.get("host"))
-      if said.get("done"):
+    processes = range(1, jax.process_count()) if is_main() else (0,)
+    for process in processes:
+      entry = self._notes.get(process, {})
+      name = _name(process, entry.get("host"))
+      if entry.get("done"):
         continue
-      if "error" in said:
-        return f"{name} has ended with an error: {said['error']}"
-      silence = now - self._heard[process]
+      if "error" in entry:
+        return f"{name} has ended with an error: {entry['error']}"
+      silence = now - self._beat_at[process]
       if silence > self._timeout_s:
         return f"{name} has not been heard of for {silence:.0f} s"
-    if not is_main() or not self._said:
+    if not is_main() or not self._notes:
       return None
     steps = {
-      process: said["steps"]
-      for process, said in self._said.items()
-      if not said.get("done")
+      process: entry["steps"]
+      for process, entry in self._notes.items()
+      if not entry.get("done")
     }
     if not steps:
       return None
     last = min(steps, key=lambda process: steps[process])
-    pause = now - self._moved[last]
+    pause = now - self._step_at[last]
     if pause < self._stall_s:
       return None
     behind = [process for process in steps if steps[process] == steps[last]]
-    who = "no process has"
+    subject = "no process has"
     if len(behind) == 1:
-      who = f"{_name(last, self._said[last]['host'])} has not"
-    return f"{who} done a step for {pause:.0f} s"
+      subject = f"{_name(last, self._notes[last]['host'])} has not"
+    return f"{subject} done a step for {pause:.0f} s"
 
   def end(self, verdict: str, tell: bool = True) -> NoReturn:
     """Prints why the run ends, and ends this process.
@@ -522,14 +526,14 @@ class Watch:
     with self._ending:  # Never released: one message is enough.
       tell = tell and is_main()
       if tell:
-        self._own["verdict"] = verdict
+        self._note["verdict"] = verdict
         _within(_TELL_S, self._exchange_words)
       # A save can be finished only if every process has done its part. An
       # unfinished one keeps its temporary name, and is not a checkpoint.
       _within(_SAVE_S, self._wait_for_save)
-      saved = _within(_SAVE_S, self._described) or "What is saved is unknown."
+      state = _within(_SAVE_S, self._described) or "What is saved is unknown."
       print(
-        f"{label()}{verdict}; this run ends. {saved} Start all processes again"
+        f"{label()}{verdict}; this run ends. {state} Start all processes again"
         " with the same command to continue.",
         file=sys.stderr,
         flush=True,
@@ -550,7 +554,7 @@ class Watch:
     # of the end of process 0 from JAX.
     self.end(
       "JAX has aborted this process, as the lines above say; most often because"
-      f" {_name(0, self._said.get(0, {}).get('host'))}, which the others need,"
+      f" {_name(0, self._notes.get(0, {}).get('host'))}, which the others need,"
       " is gone, or because a process was started twice",
       tell=False,
     )

@@ -42,14 +42,14 @@ class Inputs:
   program is not shared.
   """
 
-  def __init__(self, num_floats: int = 128, num_whole: int = 32):
+  def __init__(self, num_floats: int = 128, num_ints: int = 32):
     """Starts without numbers.
 
     Args:
-      num_floats, num_whole: Most inputs of either kind; `jax.jit` drops those
+      num_floats, num_ints: Most inputs of either kind; `jax.jit` drops those
         that no trace asks for.
     """
-    self._sizes = {float: num_floats, int: num_whole}
+    self._sizes = {float: num_floats, int: num_ints}
     self._numbers: dict[type, dict[str, Any]] = {float: {}, int: {}}
     self._is_filled = False
 
@@ -70,7 +70,7 @@ class Inputs:
   @property
   def names(self) -> tuple[str, ...]:
     """The formulas of the inputs."""
-    return tuple(name for own in self._numbers.values() for name in own)
+    return tuple(name for numbers in self._numbers.values() for name in numbers)
 
   @contextlib.contextmanager
   def reading(self, inputs: Sequence[Sequence[Any]]) -> Iterator[None]:
@@ -81,13 +81,13 @@ class Inputs:
       kind = type(value)
       if kind not in arrays:
         return value
-      own = self._numbers[kind]
-      is_new = name not in own and len(own) < self._sizes[kind]
+      numbers = self._numbers[kind]
+      is_new = name not in numbers and len(numbers) < self._sizes[kind]
       if is_new and not self._is_filled:
-        own[name] = value
-      if name not in own or own[name] != value:
+        numbers[name] = value
+      if name not in numbers or numbers[name] != value:
         return value
-      return arrays[kind][list(own).index(name)]
+      return arrays[kind][list(numbers).index(name)]
 
     token = _reading.set(read)
     try:
@@ -148,8 +148,8 @@ class TracedNumber:
       return jnp.asarray(_number(str(self.formula or self.name), self.value))
     number: Any = None
     for run, value in enumerate(self.values):
-      own = _number(f"{self.formula or self.name} of run {run}", value)
-      number = jnp.where(self.run == run, own, number) if run else own
+      term = _number(f"{self.formula or self.name} of run {run}", value)
+      number = jnp.where(self.run == run, term, number) if run else term
     return jnp.asarray(number)
 
   @property
@@ -203,12 +203,12 @@ class TracedNumber:
 
   def _beside(self, other: Any) -> list[tuple[Any, Any]]:
     """Pairs its number with that of `other`, for each run."""
-    theirs = other.values if isinstance(other, TracedNumber) else (other,)
-    count = max(len(self.values), len(theirs))
-    own, theirs = (
-      x * count if len(x) == 1 else x for x in (self.values, theirs)
+    others = other.values if isinstance(other, TracedNumber) else (other,)
+    count = max(len(self.values), len(others))
+    own, others = (
+      x * count if len(x) == 1 else x for x in (self.values, others)
     )
-    return list(zip(own, theirs, strict=True))
+    return list(zip(own, others, strict=True))
 
   def _combined(self, function, other: Any, swapped: bool = False) -> Any:
     """Applies function(self, other), for every run or to arrays."""
@@ -232,13 +232,13 @@ class TracedNumber:
     )
 
   def _compared(self, function, other: Any, sign: str) -> Any:
-    known = isinstance(other, (TracedNumber, bool, int, float)) or other is None
-    if not known:
+    plain = isinstance(other, (TracedNumber, bool, int, float)) or other is None
+    if not plain:
       return function(jnp.asarray(self), other)
-    shown = other.name if isinstance(other, TracedNumber) else other
+    text = other.name if isinstance(other, TracedNumber) else other
     return self._the_same(
       (function(x, y) for x, y in self._beside(other)),
-      f"whether it is {sign} {shown}",
+      f"whether it is {sign} {text}",
     )
 
   def __add__(self, other):
@@ -352,14 +352,14 @@ def merged(values: list[Any], name: str, run: jax.Array) -> Any:
       for key in first
     }
   if kinds == {tuple} and len({len(value) for value in values}) == 1:
-    found = [
+    parts = [
       merged(list(items), name, run) for items in zip(*values, strict=True)
     ]
     return tuple(
       dataclasses.replace(x, formula=f"{name}.{index}")
       if isinstance(x, TracedNumber)
       else x
-      for index, x in enumerate(found)
+      for index, x in enumerate(parts)
     )
   raise ValueError(
     f"{name} is {', '.join(map(str, values))} in runs that are to be one"

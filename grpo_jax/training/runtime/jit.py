@@ -107,14 +107,14 @@ def with_inputs(
   )
 
 
-def _placed(numbers: Any, whole: Sharding | None) -> Any:
+def _place(numbers: Any, sharding: Sharding | None) -> Any:
   """Places numbers on devices, as arrays of a weak type."""
   if jax.process_count() == 1:
-    return jax.device_put(numbers, whole)
+    return jax.device_put(numbers, sharding)
   # `device_put` would have each process compare them, one by one, with those of
   # the first process, and would make float32 of these.
   with jax.transfer_guard("allow"):
-    return jax.jit(lambda x: x, out_shardings=whole)(numbers)
+    return jax.jit(lambda x: x, out_shardings=sharding)(numbers)
 
 
 class Program:
@@ -123,7 +123,7 @@ class Program:
   def __init__(
     self,
     function: Callable,
-    whole: Sharding | None = None,
+    sharding: Sharding | None = None,
     donate: int | None = None,
     **options: Any,
   ):
@@ -132,11 +132,11 @@ class Program:
     Args:
       function: Function; numbers that it closes over may be
         `hyperparameters.TracedNumber`.
-      whole: Sharding of the numbers; None: the default device of JAX.
+      sharding: Sharding of the numbers; None: the default device of JAX.
       donate: Number of the argument whose arrays may be overwritten.
       **options: Options of `jax.jit`.
     """
-    self._whole = whole
+    self._sharding = sharding
     self._slots = hyperparameters.Inputs()
     self._inputs: Any = None
 
@@ -144,8 +144,8 @@ class Program:
       with self._slots.reading(inputs):
         return function(*arguments)
 
-    named = getattr(function, "func", function)  # A partial function has it.
-    with_numbers.__name__ = getattr(named, "__name__", "program")
+    target = getattr(function, "func", function)  # A partial function has it.
+    with_numbers.__name__ = getattr(target, "__name__", "program")
     if donate is not None:
       options["donate_argnums"] = donate + 1
     self._jitted = jax.jit(with_numbers, **options)
@@ -153,7 +153,7 @@ class Program:
   def __call__(self, *arguments: Any) -> Any:
     if self._inputs is None:
       # JAX keeps this trace, which finds the numbers, for the compilation.
-      empty = _placed(self._slots.empty(), self._whole)
+      empty = _place(self._slots.empty(), self._sharding)
       self._jitted.eval_shape(empty, *arguments)
       self._inputs = self.inputs
     return self._jitted(self._inputs, *arguments)
@@ -173,7 +173,7 @@ class Program:
   @property
   def inputs(self) -> Any:
     """The numbers, as inputs of the program that `lower` returns."""
-    return _placed(self._slots.filled(), self._whole)
+    return _place(self._slots.filled(), self._sharding)
 
   @property
   def names(self) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def held(workdir: files.Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _file(workdir: pathlib.Path) -> Iterator[None]:
   """Holds the lock of a folder on a disk."""
-  made = [path for path in (workdir, *workdir.parents) if not path.exists()]
+  folders = [path for path in (workdir, *workdir.parents) if not path.exists()]
   workdir.mkdir(parents=True, exist_ok=True)
   path = workdir / NAME
   while True:
@@ -94,7 +94,7 @@ def _file(workdir: pathlib.Path) -> Iterator[None]:
   finally:
     path.unlink(missing_ok=True)
     os.close(descriptor)
-    for folder in made:
+    for folder in folders:
       with contextlib.suppress(OSError):  # Unless something was written.
         folder.rmdir()
 
@@ -139,29 +139,29 @@ class _Object:
       ValueError: The owner lives.
     """
     try:
-      found = self._written(0)
-      while found is not None:
-        generation, content = found
+      state = self._write(0)
+      while state is not None:
+        generation, content = state
         if not _is_gone(content):
           hosts.say(
             f"{self._workdir} has an owner; waiting {_STALE_S:.0f} s for a sign"
             " of life from it"
           )
           deadline = time.monotonic() + _STALE_S
-          while found == (generation, content) and time.monotonic() < deadline:
+          while state == (generation, content) and time.monotonic() < deadline:
             time.sleep(min(1.0, _STALE_S / 10))
-            found = self._found()
-          if found is not None and found[0] != generation:
-            raise _refusal(self._workdir, found[1])
+            state = self._read()
+          if state is not None and state[0] != generation:
+            raise _refusal(self._workdir, state[1])
         # Nothing has changed, or it was given back.
-        found = self._written(0 if found is None else generation)
+        state = self._write(0 if state is None else generation)
     except self._errors.NotFound as error:
       raise FileNotFoundError(
         f"{self._workdir}: there is no such bucket ({error.message}). Make it,"
         " or pass another --workdir."
       ) from error
 
-  def _written(self, generation: int) -> tuple[int, bytes] | None:
+  def _write(self, generation: int) -> tuple[int, bytes] | None:
     """Replaces a generation; returns None, or what is there instead of it."""
     self._owner["beat"] += 1
     content = json.dumps(self._owner).encode()
@@ -171,17 +171,17 @@ class _Object:
         self._generation = int(self._blob.generation)
         return None
       except self._errors.PreconditionFailed:
-        found = self._found()
-      if found is None:
+        state = self._read()
+      if state is None:
         generation = 0  # It was removed in between.
-      elif _parsed(found[1]).get("id") == self._owner["id"]:
+      elif _parse(state[1]).get("id") == self._owner["id"]:
         # The answer to an earlier upload was lost: this is our own object.
-        self._generation = found[0]
+        self._generation = state[0]
         return None
       else:
-        return found
+        return state
 
-  def _found(self) -> tuple[int, bytes] | None:
+  def _read(self) -> tuple[int, bytes] | None:
     """Generation and content of the object; None if there is none."""
     blob = self._blob.bucket.get_blob(self._blob.name)
     if blob is None:
@@ -189,19 +189,19 @@ class _Object:
     try:
       content = blob.download_as_bytes(if_generation_match=blob.generation)
     except (self._errors.NotFound, self._errors.PreconditionFailed):
-      return self._found()  # Written in between.
+      return self._read()  # Written in between.
     return int(blob.generation), content
 
   def renew(self, over: threading.Event) -> None:
     """Writes the object until `over`; ends the process if it has lost it."""
     while not over.wait(_RENEW_S):
       try:
-        found = self._written(self._generation)
+        state = self._write(self._generation)
       except Exception as error:  # Any error of the network.
         logging.warning("%s: the lock was not renewed: %s", NAME, error)
         continue
-      if found is not None:
-        _leave_to(self._workdir, found[1])
+      if state is not None:
+        _leave_to(self._workdir, state[1])
 
   def give_back(self) -> None:
     """Removes the object, unless another process has it."""
@@ -225,7 +225,7 @@ def _owner() -> dict[str, Any]:
     "host": platform.node(),
     "boot": _boot(),
     "pid": os.getpid(),
-    "started": _started(os.getpid()),
+    "started": _start_ticks(os.getpid()),
     "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
   }
 
@@ -239,7 +239,7 @@ def _boot() -> str:
     return ""
 
 
-def _started(pid: int) -> int | None:
+def _start_ticks(pid: int) -> int | None:
   """Ticks from the machine's start to a process's start; None if unknown."""
   try:
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
@@ -250,15 +250,15 @@ def _started(pid: int) -> int | None:
 
 def _is_gone(content: bytes) -> bool:
   """Says if the owner was a process of this machine that has ended."""
-  owner = _parsed(content)
+  owner = _parse(content)
   return (
     bool(_boot())
     and (owner.get("host"), owner.get("boot")) == (platform.node(), _boot())
-    and owner.get("started") != _started(owner["pid"])
+    and owner.get("started") != _start_ticks(owner["pid"])
   )
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
+def _parse(content: bytes) -> dict[str, Any]:
   try:
     owner = json.loads(content)
   except ValueError:
@@ -267,7 +267,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def _described(content: bytes) -> str:
-  owner = _parsed(content)
+  owner = _parse(content)
   if not {"pid", "host", "since"} <= owner.keys():
     return "another process"
   return f"process {owner['pid']} on {owner['host']}, since {owner['since']}"

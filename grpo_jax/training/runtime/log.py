@@ -103,8 +103,8 @@ class MetricsLog:
       )
     self._workdir = files.parse(workdir)
     # Checks come first: if one fails, no file has been cut.
-    for name, kept in (resume_position or {}).items():
-      _check_kept(self._workdir / name, kept, resume_step)
+    for name, count in (resume_position or {}).items():
+      _check_lines(self._workdir / name, count, resume_step)
     self._workdir.mkdir(parents=True, exist_ok=True)
     log = log or groups.LogConfig(trackers=())
     self._trackers = [
@@ -146,9 +146,9 @@ class MetricsLog:
     Raises:
       ValueError: A metric is named "step" or "phase".
     """
-    if taken := {"step", "phase"} & metrics.keys():
+    if reserved := {"step", "phase"} & metrics.keys():
       raise ValueError(
-        f"a metric may not be named {sorted(taken)}; these are"
+        f"a metric may not be named {sorted(reserved)}; these are"
         " fields of every line. Rename it."
       )
     values = {name: float(value) for name, value in metrics.items()}
@@ -328,10 +328,10 @@ class _Object:
 
   def __init__(self, path: files.Path, size: int | None):
     self._path = path
-    stored = path.read_bytes() if path.exists() else b""
-    if size is None and stored:
-      path.with_name(path.name + ".old").write_bytes(stored)
-    self._content = bytearray(stored[: size or 0])
+    content = path.read_bytes() if path.exists() else b""
+    if size is None and content:
+      path.with_name(path.name + ".old").write_bytes(content)
+    self._content = bytearray(content[: size or 0])
     self._upload()
 
   def _upload(self) -> None:
@@ -355,26 +355,26 @@ class _Object:
     self.flush()
 
 
-def _check_kept(path: files.Path, size: int, step: int | None) -> None:
+def _check_lines(path: files.Path, size: int, step: int | None) -> None:
   """Raises unless the first `size` bytes of a log are whole lines of JSON."""
   content = path.read_bytes() if path.exists() else b""
-  kept = content[:size]
+  head = content[:size]
   is_gzip = path.name == traces.FILE
-  ends = is_gzip or kept.endswith(b"\n")
-  if len(kept) < size or (size and not ends):
-    found = f"has {len(content)} bytes" if content else "is missing or empty"
-    if len(kept) == size:
-      found = "has other lines"
+  ends = is_gzip or head.endswith(b"\n")
+  if len(head) < size or (size and not ends):
+    problem = f"has {len(content)} bytes" if content else "is missing or empty"
+    if len(head) == size:
+      problem = "has other lines"
     raise ValueError(
-      f"{path} {found}, and had {size} when the checkpoint of step"
+      f"{path} {problem}, and had {size} when the checkpoint of step"
       f" {step} was saved: a part of the run's history is lost. Nothing was"
       " changed. Put a copy of the file back, or pass another --workdir; with"
       f" --config.start_workdir={path.parent} a new run starts from the policy"
       " of this one."
     )
   if is_gzip:
-    kept = b"".join(traces.members(kept, path))
-  _parsed(kept, path)
+    head = b"".join(traces.members(head, path))
+  _parse(head, path)
 
 
 def _valid(value: Any) -> Any:
@@ -395,10 +395,10 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
   Raises:
     ValueError: Another line is not JSON.
   """
-  return _parsed(files.parse(path).read_bytes(), path)
+  return _parse(files.parse(path).read_bytes(), path)
 
 
-def _parsed(content: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
+def _parse(content: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
   *lines, _ = content.split(b"\n")
   values = []
   for number, line in enumerate(lines, start=1):
@@ -454,14 +454,14 @@ def check_config(
       differs.
   """
   path = files.parse(workdir) / CONFIG
-  stored, given = {}, _fixed(config, allowed)
+  saved, current = {}, _fixed(config, allowed)
   if path.exists():
-    stored = _fixed(read_json(path, dict), allowed)
+    saved = _fixed(read_json(path, dict), allowed)
   differing = [
-    f"{name}: {stored.get(name, 'absent')} stored,"
-    f" {given.get(name, 'absent')} given"
-    for name in sorted(stored.keys() | given.keys())
-    if path.exists() and stored.get(name) != given.get(name)
+    f"{name}: {saved.get(name, 'absent')} stored,"
+    f" {current.get(name, 'absent')} given"
+    for name in sorted(saved.keys() | current.keys())
+    if path.exists() and saved.get(name) != current.get(name)
   ]
   if differing:
     edited = "object@" in "".join(differing)

@@ -150,7 +150,7 @@ def make_mesh(
   """
   devices = list(jax.devices() if devices is None else devices)
   sizes = {"data": data, "fsdp": fsdp, "expert": expert, "tensor": tensor}
-  shown = " × ".join(
+  product = " × ".join(
     f"{name} {'?' if size is None else size}" for name, size in sizes.items()
   )
   of_copy = fsdp * expert * tensor
@@ -158,20 +158,20 @@ def make_mesh(
     data = max(len(devices) // of_copy, 1)
     if data * of_copy != len(devices) >= of_copy:
       raise ValueError(
-        f"config.mesh: {shown} on {len(devices)} {devices[0].platform}"
+        f"config.mesh: {product} on {len(devices)} {devices[0].platform}"
         f" device(s): {len(devices)} / {of_copy} is not a whole number; needed:"
         " devices = data × fsdp × expert × tensor. Change one of them."
       )
   count = (data or 0) * of_copy
-  every = jax.process_count() > 1 and len(devices) == jax.device_count()
+  is_all = jax.process_count() > 1 and len(devices) == jax.device_count()
   if (
     min(data or 0, fsdp, expert, tensor) < 1
     or count > len(devices)
-    or (every and count != len(devices))
+    or (is_all and count != len(devices))
   ):
-    need = "exactly" if every else "from 1 to"
+    need = "exactly" if is_all else "from 1 to"
     raise ValueError(
-      f"config.mesh: {shown} asks for {ranges.counted(count, 'device')} and"
+      f"config.mesh: {product} asks for {ranges.counted(count, 'device')} and"
       " there are"
       f" {len(devices)} {devices[0].platform} device(s); needed: data × fsdp ×"
       f" expert × tensor = {need} {len(devices)}, each at least 1. To try"
@@ -227,23 +227,23 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def by_rows(mesh: Mesh) -> NamedSharding:
   """The sharding of the leading axis over the devices that share rows."""
-  return _placed(mesh, P(ROW_AXES))
+  return _compact(mesh, P(ROW_AXES))
 
 
-def _placed(mesh: Mesh, spec: P) -> NamedSharding:
+def _compact(mesh: Mesh, spec: P) -> NamedSharding:
   """The sharding in the form in which a compiled program returns it.
 
   That form leaves out axes of one device. With another form the second step of
   a run would not fit the program of the first, and would be compiled again.
   """
-  kept: list[Any] = []
+  entries: list[Any] = []
   for axes in spec:
     names = () if axes is None else (axes,) if isinstance(axes, str) else axes
     names = tuple(name for name in names if mesh.shape[name] > 1)
-    kept.append(names[0] if len(names) == 1 else names or None)
-  while kept and kept[-1] is None:
-    kept.pop()
-  return NamedSharding(mesh, P(*kept))
+    entries.append(names[0] if len(names) == 1 else names or None)
+  while entries and entries[-1] is None:
+    entries.pop()
+  return NamedSharding(mesh, P(*entries))
 
 
 def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
@@ -296,9 +296,9 @@ def constrain_written(mesh: Mesh, rows: PyTree) -> PyTree:
 
   def place(path, x):
     is_shared = any(getattr(key, "name", None) in shared for key in path)
-    whole = is_shared or not x.ndim
+    is_replicated = is_shared or not x.ndim
     return lax.with_sharding_constraint(
-      x, replicated(mesh) if whole else by_rows(mesh)
+      x, replicated(mesh) if is_replicated else by_rows(mesh)
     )
 
   return jax.tree_util.tree_map_with_path(place, rows)
@@ -306,8 +306,8 @@ def constrain_written(mesh: Mesh, rows: PyTree) -> PyTree:
 
 def of_rows(mesh: Mesh, tree: PyTree) -> PyTree:
   """Shardings of a tree whose arrays, except scalars, have rows first."""
-  rows, whole = by_rows(mesh), replicated(mesh)
-  return jax.tree.map(lambda x: rows if x.ndim else whole, tree)
+  rows, everywhere = by_rows(mesh), replicated(mesh)
+  return jax.tree.map(lambda x: rows if x.ndim else everywhere, tree)
 
 
 def spec_of(path: str, shape: Sequence[int]) -> P | None:
@@ -347,7 +347,7 @@ def of_params(mesh: Mesh, params: PyTree) -> PyTree:
     return jax.tree.map(lambda _: replicated(mesh), params)
 
   def place(path, leaf):
-    return _placed(mesh, _spec(mesh, path, leaf))
+    return _compact(mesh, _spec(mesh, path, leaf))
 
   return jax.tree_util.tree_map_with_path(place, params)
 
@@ -393,11 +393,11 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
   Raises:
     KeyError, ValueError: As `of_params` does.
   """
-  whole = replicated(mesh)
+  everywhere = replicated(mesh)
 
-  every: Any = jax.tree.map(lambda _: whole, state)
+  shardings: Any = jax.tree.map(lambda _: everywhere, state)
   return dataclasses.replace(
-    every,
+    shardings,
     models={
       name: of_model(mesh, model) for name, model in state.models.items()
     },
@@ -417,7 +417,7 @@ def of_model(mesh: Mesh, model: ModelState) -> ModelState:
   Raises:
     KeyError, ValueError: As `of_params` does.
   """
-  whole = replicated(mesh)
+  everywhere = replicated(mesh)
   shapes: dict[str, set] = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
     shapes.setdefault(_name(path[1:]), set()).add(leaf.shape)
@@ -427,8 +427,8 @@ def of_model(mesh: Mesh, model: ModelState) -> ModelState:
     for start in range(len(names)):
       if leaf.shape in shapes.get("/".join(names[start:]), ()):
         spec = spec_of("/".join(names[start:]), leaf.shape)
-        return whole if spec is None else _placed(mesh, spec)
-    return whole
+        return everywhere if spec is None else _compact(mesh, spec)
+    return everywhere
 
   return ModelState(
     params={
@@ -490,8 +490,8 @@ def of_weights(mesh: Mesh, weights: PyTree) -> PyTree:
 
   def place(path, leaf):
     spec = _spec(mesh, path, leaf)
-    kept = (None if axes in ("fsdp", _FSDP) else axes for axes in spec)
-    return _placed(mesh, P(*kept))
+    entries = (None if axes in ("fsdp", _FSDP) else axes for axes in spec)
+    return _compact(mesh, P(*entries))
 
   return jax.tree_util.tree_map_with_path(place, weights)
 
@@ -502,9 +502,9 @@ def of_cache(mesh: Mesh, cache: PyTree) -> PyTree:
 
   def place(x):
     # Latent vectors have one head, which every device has.
-    shared = x.ndim == 4 and x.shape[1] % mesh.shape["tensor"]
-    return _placed(
-      mesh, P(ROW_AXES) if shared else heads.get(x.ndim, P(ROW_AXES))
+    is_latent = x.ndim == 4 and x.shape[1] % mesh.shape["tensor"]
+    return _compact(
+      mesh, P(ROW_AXES) if is_latent else heads.get(x.ndim, P(ROW_AXES))
     )
 
   return jax.tree.map(place, cache)
@@ -540,11 +540,11 @@ def local_rows(rows: NamedSharding, num_rows: int) -> np.ndarray:
   """
   if isinstance(rows.mesh, AbstractMesh):
     return np.arange(num_rows)
-  held: set[int] = set()
+  numbers: set[int] = set()
   for index in rows.addressable_devices_indices_map((num_rows,)).values():
     assert index is not None  # Only devices of this process are asked.
-    held.update(range(*index[0].indices(num_rows)))
-  return np.array(sorted(held))
+    numbers.update(range(*index[0].indices(num_rows)))
+  return np.array(sorted(numbers))
 
 
 def num_rows(rows: NamedSharding, num_local: int) -> int:
@@ -576,12 +576,12 @@ def from_local(tree: PyTree, rows: NamedSharding) -> PyTree:
       the same in every process.
     rows: Sharding that splits a leading axis.
   """
-  whole = NamedSharding(rows.mesh, P())
+  everywhere = NamedSharding(rows.mesh, P())
   # This transfer is intended; a caller's guard is there for accidental ones.
   with jax.transfer_guard_host_to_device("allow"):
     return jax.tree.map(
       lambda x: jax.make_array_from_process_local_data(
-        rows if np.ndim(x) else whole, x
+        rows if np.ndim(x) else everywhere, x
       ),
       tree,
     )

@@ -226,37 +226,37 @@ class Screen:
       self._stopped.set()
       self._thread = None
 
-  def _run(self, stopped: threading.Event) -> None:
-    while not stopped.wait(_TICK_S[self.mode]):
+  def _run(self, stop: threading.Event) -> None:
+    while not stop.wait(_TICK_S[self.mode]):
       self.tick()
 
   def lines(self, width: int) -> list[Text]:
     """The last lines of a screen of `width` columns."""
-    shown = list(self._bar(width)) if self._bar is not None else []
+    lines = list(self._bar(width)) if self._bar is not None else []
     if self._activities:
       activity = self._activities[-1]
       seconds = self._clock() - activity.start
       if seconds >= _PATIENCE_S:
         line = Text(f"{activity.what} {seconds:.0f} s", "cyan", no_wrap=True)
         line.truncate(width, overflow="crop" if self.ascii else "ellipsis")
-        shown.append(line)
-    return shown
+        lines.append(line)
+    return lines
 
   def _draw(self, keep: Lines | None = None) -> None:
     if self.mode == "notebook":
-      kept = list(keep(_NOTEBOOK_COLUMNS)) if keep else []
-      self._cell.show(kept, self.lines(_NOTEBOOK_COLUMNS))
+      fixed = list(keep(_NOTEBOOK_COLUMNS)) if keep else []
+      self._cell.show(fixed, self.lines(_NOTEBOOK_COLUMNS))
       return
     assert self._console is not None
     width = min(max(self._console.width, _MIN_COLUMNS), _MAX_COLUMNS)
-    shown = self.lines(width)
-    if self._live is not None and (keep or not shown):
+    lines = self.lines(width)
+    if self._live is not None and (keep or not lines):
       self._live.update(Text(), refresh=True)
       self._live.stop()
       self._live = None
     if keep:
       self._console.print(Text("\n").join(keep(width)))
-    if not shown:
+    if not lines:
       return
     if self._live is None:
       self._live = rich.live.Live(
@@ -270,7 +270,7 @@ class Screen:
       self._live.start()
       # Else a process that is killed would leave a terminal without a cursor.
       self._console.show_cursor(True)
-    self._live.update(Text("\n").join(shown), refresh=True)
+    self._live.update(Text("\n").join(lines), refresh=True)
 
 
 class _Cell:
@@ -279,28 +279,28 @@ class _Cell:
   def __init__(self):
     self._handle: Any = None
     self._of: int | None = None  # The number of the cell.
-    self._kept: list[Text] = []
-    self._shown = ""
+    self._fixed: list[Text] = []
+    self._text = ""
 
-  def show(self, kept: Sequence[Text], lines: Sequence[Text]) -> None:
+  def show(self, fixed: Sequence[Text], lines: Sequence[Text]) -> None:
     """Draws the lines.
 
     Args:
-      kept: Lines that stay for good, above the others.
+      fixed: Lines that stay for good, above the others.
       lines: Lines that the next call replaces.
     """
     from IPython import display, get_ipython
 
     number = get_ipython().execution_count
     if number != self._of:
-      if not (kept or lines):
+      if not (fixed or lines):
         return
-      self._of, self._handle, self._kept, self._shown = number, None, [], ""
-    self._kept += kept
-    text = Text("\n").join([*self._kept, *lines])
-    if text.plain == self._shown:
+      self._of, self._handle, self._fixed, self._text = number, None, [], ""
+    self._fixed += fixed
+    text = Text("\n").join([*self._fixed, *lines])
+    if text.plain == self._text:
       return
-    self._shown = text.plain
+    self._text = text.plain
     bundle = {"text/plain": text.plain, "text/html": _as_html(text)}
     if self._handle is None:
       self._handle = display.display(bundle, raw=True, display_id=True)
@@ -436,23 +436,23 @@ def render(
   total = max(total_steps, 1)
   name = phase.encode("ascii", "replace").decode()
   head = f"{name} {str(step).rjust(len(str(total)))}/{total}"
-  shown = [
+  parts = [
     f"{label} {_number(value, label)}".encode("ascii", "replace").decode()
     for label, value in fields.items()
   ]
   tail = [f"ETA {_duration(eta)}"]
   if tokens_per_second is not None:
     tail.insert(0, f"{_quantity(tokens_per_second)} tok/s")
-  while shown and len(" ".join([head, *shown, *tail])) > width:
-    shown.pop()
+  while parts and len(" ".join([head, *parts, *tail])) > width:
+    parts.pop()
   while tail and len(" ".join([head, *tail])) > width:
     tail.pop(0)
-  room = width - len(" ".join([head, *shown, *tail])) - len(" []")
+  room = width - len(" ".join([head, *parts, *tail])) - len(" []")
   if room >= _MIN_BAR:
     size = min(room, _MAX_BAR)
     done = min(max(step, 0), total) * size // total
     head += f" [{'#' * done}{'.' * (size - done)}]"
-  return " ".join([head, *shown, *tail])[:width]
+  return " ".join([head, *parts, *tail])[:width]
 
 
 def _number(value: float, name: str = "") -> str:
@@ -595,8 +595,8 @@ def _field(view: Status, name: str, ascii: bool, sparks: bool) -> Text:
   value, recent = view.fields[name], view.recent.get(name, ())
   style = "yellow" if name == UNSCORED else ""
   text = Text(f"{_printable(name, ascii)} ", style or "dim")
-  shown = _number(value, name)
-  text.append("–" if shown == "-" and not ascii else shown, style or "bold")
+  number = _number(value, name)
+  text.append("–" if number == "-" and not ascii else number, style or "bold")
   if name == UNSCORED:
     return text
   if sparks and not ascii and (spark := sparkline(recent)):
@@ -626,10 +626,10 @@ def sparkline(values: Sequence[float]) -> str:
     chunk = values[i * len(values) // size : (i + 1) * len(values) // size]
     finite = [x for x in chunk if math.isfinite(x)]
     means.append(_mean(finite) if finite else math.nan)
-  known = [x for x in means if math.isfinite(x)]
-  if not known:
+  levels = [x for x in means if math.isfinite(x)]
+  if not levels:
     return ""
-  low, high = min(known), max(known)
+  low, high = min(levels), max(levels)
   # A span that overflows or is 0 is drawn as a level.
   span = high - low
   level = (len(_SPARKS) - 1) // 2
@@ -675,21 +675,21 @@ def arrow(values: Sequence[float], ascii: bool = False) -> str:
   return up if change > 0 else down
 
 
-def together(shown: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def together(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
   """The fields of several runs, merged into those of one.
 
   A field is the mean over the runs that have a value, so NaN is shown only if
   no run has one; unscored rows are summed.
   """
-  names = dict.fromkeys(name for fields in shown for name in fields)
+  names = dict.fromkeys(name for fields in runs for name in fields)
   merged = {}
   for name in names:
-    values = [fields[name] for fields in shown if name in fields]
-    known = [x for x in values if not math.isnan(x)]
+    values = [fields[name] for fields in runs if name in fields]
+    finite = [x for x in values if not math.isnan(x)]
     if name == UNSCORED:
-      merged[name] = sum(known)
+      merged[name] = sum(finite)
     else:
-      merged[name] = sum(known) / len(known) if known else math.nan
+      merged[name] = sum(finite) / len(finite) if finite else math.nan
   return merged
 
 
@@ -841,6 +841,6 @@ class Progress:
     view = self._view
     assert view is not None
     if view.eta is not None:  # It counts down during a step.
-      left = max(view.eta - (self._clock() - self._time), 0.0)
-      view = dataclasses.replace(view, eta=left)
+      eta = max(view.eta - (self._clock() - self._time), 0.0)
+      view = dataclasses.replace(view, eta=eta)
     return live(width, view, self._screen.ascii)

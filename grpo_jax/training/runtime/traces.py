@@ -175,14 +175,14 @@ def members(content: bytes, path: Any) -> Iterator[bytes]:
   while content:
     reader = zlib.decompressobj(_GZIP)
     try:
-      found = reader.decompress(content)
+      block = reader.decompress(content)
     except zlib.error as error:
       raise ValueError(
         f"{path} is damaged: {error}. Put a copy of it back, or move it away."
       ) from error
     if not reader.eof:
       return
-    yield found
+    yield block
     content = reader.unused_data
 
 
@@ -225,9 +225,9 @@ def _decode_row(value: Mapping[str, Any]) -> TraceRow:
   fields = dict(value)
   fields["tokens"] = tuple(fields["tokens"])
   size = len(fields["tokens"])
-  fields["ids"] = _unpacked(fields["ids"], size)
+  fields["ids"] = _unpack(fields["ids"], size)
   fields["values"] = {
-    name: _unpacked(x, size) for name, x in fields["values"].items()
+    name: _unpack(x, size) for name, x in fields["values"].items()
   }
   fields["calls"] = tuple(fields["calls"])
   return TraceRow(**fields)
@@ -244,7 +244,7 @@ def _packed(x: np.ndarray) -> str:
   return kind + base64.b64encode(data).decode()
 
 
-def _unpacked(text: str, size: int) -> np.ndarray:
+def _unpack(text: str, size: int) -> np.ndarray:
   data = base64.b64decode(text[1:], validate=True)
   dtype = _KINDS[text[0]]
   if dtype.kind == "b":
@@ -252,10 +252,10 @@ def _unpacked(text: str, size: int) -> np.ndarray:
     if len(bits) != size + -size % 8:
       raise ValueError(f"{len(bits)} bits for {size} tokens")
     return bits[:size].astype(bool)
-  found = np.frombuffer(data, dtype)
-  if len(found) != size:
-    raise ValueError(f"{len(found)} numbers for {size} tokens")
-  return found.astype(dtype.newbyteorder("="))
+  numbers = np.frombuffer(data, dtype)
+  if len(numbers) != size:
+    raise ValueError(f"{len(numbers)} numbers for {size} tokens")
+  return numbers.astype(dtype.newbyteorder("="))
 
 
 def number(value: Any) -> float | None:

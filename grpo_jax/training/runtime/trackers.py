@@ -118,7 +118,7 @@ class TensorBoard(Tracker):
       # tensorboardX names files by the second, and overwrites.
       filename_suffix=f".{secrets.token_hex(4)}",
     )
-    self._left = _TEXT_BYTES
+    self._bytes_left = _TEXT_BYTES
     if config is not None:
       _, start, self._end = summary.hparams(hparams(config), {})
       self._writer.file_writer.add_summary(start)
@@ -132,7 +132,7 @@ class TensorBoard(Tracker):
 
   def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
     """Adds the texts of sampled completions, as long as there is room."""
-    self._text("samples", _shown(samples), step)
+    self._text("samples", _sample_text(samples), step)
 
   def alert(self, step: int, title: str, text: str) -> None:
     """Adds an alarm to the texts."""
@@ -141,8 +141,8 @@ class TensorBoard(Tracker):
 
   def _text(self, tag: str, text: str, step: int) -> None:
     code = _code(text)
-    self._left -= len(code.encode())
-    if self._left >= 0:
+    self._bytes_left -= len(code.encode())
+    if self._bytes_left >= 0:
       self._writer.add_text(tag, code, step)
 
   def end(self) -> None:
@@ -161,13 +161,13 @@ class TensorBoard(Tracker):
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   """Dotted name -> setting."""
-  found: dict[str, Any] = {}
+  settings: dict[str, Any] = {}
   for name, value in config.items():
     if isinstance(value, Mapping):
-      found |= flat(value, f"{prefix}{name}.")
+      settings |= flat(value, f"{prefix}{name}.")
     else:
-      found[prefix + name] = value
-  return found
+      settings[prefix + name] = value
+  return settings
 
 
 def hparams(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
@@ -182,16 +182,16 @@ def hparams(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
   }
 
 
-def _shown(samples: Sequence[Mapping[str, Any]]) -> str:
-  shown = []
+def _sample_text(samples: Sequence[Mapping[str, Any]]) -> str:
+  lines = []
   for sample in samples:
-    shown += [
+    lines += [
       f"{name}: {_short(sample[name])}"
       for name in ("prompt", "completion", "reward", "correct")
       if name in sample
     ]
-    shown.append("")
-  return "\n".join(shown)
+    lines.append("")
+  return "\n".join(lines)
 
 
 def _short(value: Any) -> str:
@@ -259,20 +259,20 @@ def trace_rows(groups: Sequence[traces.Group]) -> list[list[Any]]:
   Args:
     groups: Groups from `traces.read`.
   """
-  chosen: list[traces.Group] = []
+  recent: list[traces.Group] = []
   size = 0
   for group in reversed(groups):
     size += len(group.rows)
-    if chosen and size > _TABLE_ROWS:
+    if recent and size > _TABLE_ROWS:
       break
-    chosen.append(group)
+    recent.append(group)
   return [
     [
       *(group.step, group.phase, group.split, ", ".join(group.chosen)),
       *(group.prompt_id, group.prompt, row.sample, row.text, row.reward),
       *(row.correct, row.terminated, row.error, len(row.tokens) + row.cut),
     ]
-    for group in reversed(chosen)
+    for group in reversed(recent)
     for row in group.rows
   ]
 
@@ -295,14 +295,14 @@ class Trackio(Tracker):
     name = log.name or workdir.name
     id_ = _id(workdir / TRACKIO_ID, is_new=resume_step is None)
     # (step, names) of lines and (step, title) of alarms that are there.
-    self._written: set[tuple[int, Any]] = set()
+    self._logged: set[tuple[int, Any]] = set()
     if resume_step is not None:
       storage = sqlite_storage.SQLiteStorage
       for line in storage.get_logs(log.project, name, run_id=id_):
         step = line.pop("step")
-        self._written.add((step, frozenset(line) - {"timestamp"}))
+        self._logged.add((step, frozenset(line) - {"timestamp"}))
       for alarm in storage.get_alerts(log.project, name, run_id=id_):
-        self._written.add((alarm["step"], alarm["title"]))
+        self._logged.add((alarm["step"], alarm["title"]))
     # Not by `init`, which knows runs by their names, and prints.
     self._run = trackio.Run(
       None,
@@ -320,17 +320,17 @@ class Trackio(Tracker):
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Adds scalars, or a text."""
-    if values and (step, frozenset(values)) not in self._written:
+    if values and (step, frozenset(values)) not in self._logged:
       self._run.log(dict(values), step=step)
 
   def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
     """Adds the texts of sampled completions."""
-    text = self._module.Markdown(_code(_shown(samples)))
+    text = self._module.Markdown(_code(_sample_text(samples)))
     self.write(step, {"samples": text})
 
   def alert(self, step: int, title: str, text: str) -> None:
     """Adds an alarm, which Trackio would also print."""
-    if (step, title) not in self._written:
+    if (step, title) not in self._logged:
       with contextlib.redirect_stdout(io.StringIO()):
         self._run.alert(title, text, step=step)
 

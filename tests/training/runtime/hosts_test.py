@@ -106,19 +106,19 @@ def test_who_is_lost(monkeypatch, case, verdict):
   watch = hosts.Watch(60, 600, describe=str, wait_for_save=lambda: None)
   now = time.monotonic()
   for process, host in enumerate("abc"):
-    watch._said[process] = {"host": host, "beat": 9, "steps": 4}
-    watch._heard[process] = watch._moved[process] = now
+    watch._notes[process] = {"host": host, "beat": 9, "steps": 4}
+    watch._beat_at[process] = watch._step_at[process] = now
   if "silent" in case:
-    watch._heard[case["silent"]] -= 70
+    watch._beat_at[case["silent"]] -= 70
   if "error" in case:
-    watch._said[case["error"]]["error"] = "E: text"
+    watch._notes[case["error"]]["error"] = "E: text"
   if "done" in case:
-    watch._said[case["done"]]["done"] = True
+    watch._notes[case["done"]]["done"] = True
   if "behind" in case:
-    watch._said[case["behind"]]["steps"] = 3
-    watch._moved[case["behind"]] -= 700
+    watch._notes[case["behind"]]["steps"] = 3
+    watch._step_at[case["behind"]] -= 700
   if "still" in case:
-    watch._moved = dict.fromkeys(range(3), now - 700)
+    watch._step_at = dict.fromkeys(range(3), now - 700)
   assert watch._verdict() == verdict
 
 

@@ -110,7 +110,7 @@ def test_where_python_branches_the_value_decides():
 
 
 def test_what_finds_no_input_is_a_constant():
-  slots = hyperparameters.Inputs(num_floats=2, num_whole=0)
+  slots = hyperparameters.Inputs(num_floats=2, num_ints=0)
   with slots.reading(((jnp.float32(7), jnp.float32(8)), ())):
     assert jnp.asarray(of(0.25, "a")) == 7
     # Of the same name, and another number.
@@ -118,7 +118,7 @@ def test_what_finds_no_input_is_a_constant():
     assert jnp.asarray(of(0.5, "b")) == 8
     assert jnp.asarray(of(0.75, "c")) == 0.75
     assert jnp.asarray(of(3, "count")) == 3
-  slots = hyperparameters.Inputs(num_floats=2, num_whole=0)
+  slots = hyperparameters.Inputs(num_floats=2, num_ints=0)
   with slots.reading(((jnp.float32(7), jnp.float32(8)), ())):
     assert jnp.asarray(of(0.25, "a")) == 7
   assert slots.filled() == ((0.25, 0.0), ())
