@@ -102,7 +102,7 @@ def check(workdir: files_lib.Path, now: Mapping[str, str]) -> None:
       ", ".join(code),
     )
   if data := [name for name in changed if name not in code]:
-    shown = "; ".join(
+    changes = "; ".join(
       f"{name} "
       + (
         "was not there"
@@ -114,7 +114,7 @@ def check(workdir: files_lib.Path, now: Mapping[str, str]) -> None:
       for name in data
     )
     raise ValueError(
-      f"{workdir} was started with other files than there are now: {shown}. A"
+      f"{workdir} was started with other files than there are now: {changes}. A"
       " run that is continued reads what it was started with. Put the files"
       " back; or pass another --workdir, and"
       f" --config.start_workdir={workdir} to begin with what was learnt."
@@ -133,8 +133,8 @@ def _images(
   folder = pathlib.Path(groups.folder(config.data))
   for source in (problem.train, problem.held_out):
     for number in range(0 if config.data.streaming else len(source)):
-      for kind, *given in source[number].get("pictures", ()):
-        path = folder / str(given[0]) if kind == "path" else None
+      for kind, *values in source[number].get("pictures", ()):
+        path = folder / str(values[0]) if kind == "path" else None
         if path is not None and path.is_file():
           yield path
 
@@ -218,8 +218,8 @@ def _digest(path: files_lib.Path) -> str:
   """The digest of a file, 16 hexadecimal digits."""
   if files_lib.is_remote(path):
     return _read.__wrapped__(path, None)
-  found = path.stat()
-  return _read(path, (found.st_size, found.st_mtime_ns))
+  info = path.stat()
+  return _read(path, (info.st_size, info.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=1024)  # Many runs of one process read the same.

@@ -102,21 +102,21 @@ def train(
   with contextlib.ExitStack() as stack:
     stack.enter_context(jax.set_mesh(mesh))  # For the kernels of models.
     directory = workdir / "checkpoints"
-    saved: checkpoints.Checkpoints | None = None
+    store: checkpoints.Checkpoints | None = None
     watch = stack.enter_context(
       hosts.Watch(
         settings.hosts.timeout_s,
         settings.hosts.stall_s,
         describe=lambda: checkpoints.describe(directory),
-        wait_for_save=lambda: saved.wait() if saved else None,
+        wait_for_save=lambda: store.wait() if store else None,
       )
     )
     hosts.check_same(
       config=zlib.crc32(config_json.encode()), workdir=str(workdir)
     )
     stack.enter_context(lock.held(workdir))
-    saved = checkpoints.Checkpoints(directory, settings.checkpoint.keep)
-    stack.callback(saved.close)
+    store = checkpoints.Checkpoints(directory, settings.checkpoint.keep)
+    stack.callback(store.close)
     with terminal.waiting("reading the data"):
       problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
@@ -131,7 +131,7 @@ def train(
       settings,
       config_json,
       workdir,
-      saved=saved,
+      store=store,
       problem=problem,
       prepared=run_lib.prepare(settings, problem, mesh, workdir),
       mesh=mesh,
@@ -158,13 +158,13 @@ def go_through(
     crew_of: (index of a phase) -> the stepper of the runs in that phase.
   """
   first = together[0]
-  if (last_step := first.saved.latest_step()) is not None:
+  if (last_step := first.store.latest_step()) is not None:
     name = first.config.phases[first.first]
     config = first.config
     num_steps = sum(config.section(phase).steps for phase in config.phases)
     is_over = last_step == num_steps
-    ended = ", which was the last" if is_over else ""
-    hosts.say(f"continuing after step {last_step} ({name}){ended}")
+    suffix = ", which was the last" if is_over else ""
+    hosts.say(f"continuing after step {last_step} ({name}){suffix}")
     if is_over:
       hosts.say(
         "for more steps: a new --workdir, and this one as"
@@ -177,7 +177,7 @@ def go_through(
     _run_phase(together, index, crew)
     _leave_behind(together, active(together))
   for run in together:
-    run.saved.wait()
+    run.store.wait()
 
 
 def active(together: Sequence[OpenRun]) -> list[OpenRun]:
@@ -189,23 +189,21 @@ def _failure(run: OpenRun) -> Exception | None:
   """The exception for a run that a health rule has stopped, or None."""
   if run.health.halted is None:
     return None
-  run.saved.wait()
-  return run.health.failure(run.problem.complaints, run.saved.latest_step())
+  run.store.wait()
+  return run.health.failure(run.problem.complaints, run.store.latest_step())
 
 
-def _leave_behind(
-  together: Sequence[OpenRun], saved: Sequence[OpenRun]
-) -> None:
+def _leave_behind(together: Sequence[OpenRun], runs: Sequence[OpenRun]) -> None:
   """Leaves those of several runs behind that a health rule has stopped.
 
   Args:
     together: The runs; a single run stops the loop itself.
-    saved: The runs to look at, which have been saved since.
+    runs: The runs to look at, which have been saved since.
   """
-  for run in saved if len(together) > 1 else ():
+  for run in runs if len(together) > 1 else ():
     run.failure = _failure(run)
     if run.failure is not None:
-      workdir = run.saved.directory.parent
+      workdir = run.store.directory.parent
       logging.warning("%s is left behind: %s", workdir, run.failure)
 
 
@@ -241,8 +239,8 @@ def _run_phase(
   feed = steps.Batches(together, index, crew)
   if phase.samples and first.phases[index].phase.trains_policy:
     algorithm, objective = first.config.objective(name)
-    own = algorithm.name.rpartition(":")[2]  # Without the module.
-    hosts.say(f"{name}: {own}; {options.in_force(objective)}")
+    short_name = algorithm.name.rpartition(":")[2]  # Without the module.
+    hosts.say(f"{name}: {short_name}; {options.in_force(objective)}")
   pending: Callable[[], None] | None = None
   with book.display, jax.transfer_guard("disallow"):
     # Looked at once a step, so that a step that stops the loop is also saved.
@@ -257,7 +255,7 @@ def _run_phase(
       if pending is not None:
         pending()
       for run in active(together):
-        run.saved.check()
+        run.store.check()
       done += 1
       looks = phase.of_kind.evaluates or phase.of_kind.measures
       is_due = looks and run_lib.due(first.config.eval.every, done, phase.steps)
@@ -286,10 +284,10 @@ def _leave_halted(together: Sequence[OpenRun]) -> None:
   """Leaves runs behind that a guard has halted; their checkpoints stay."""
   for run in active(together):
     if run.guards.halted:
-      run.saved.wait()
-      run.failure = run.guards.error(run.saved.latest_step())
+      run.store.wait()
+      run.failure = run.guards.error(run.store.latest_step())
       if len(together) > 1:
-        workdir = run.saved.directory.parent
+        workdir = run.store.directory.parent
         logging.warning("%s is left behind: %s", workdir, run.failure)
 
 
@@ -304,7 +302,7 @@ def _save(
   with jax.transfer_guard("allow"):
     if len(together) > 1:
       for run in active(together):
-        run.saved.wait()
+        run.store.wait()
     for i, run in enumerate(together):
       if run.failure is None:
         with crew.at_hand(run):

@@ -110,21 +110,21 @@ def train(
       stack.enter_context(lock.held(folder))
     together = collections.defaultdict(list)
     for number, folder in enumerate(folders):
-      saved = checkpoints.Checkpoints(
+      store = checkpoints.Checkpoints(
         folder / "checkpoints", keep=settings[number].checkpoint.keep
       )
-      together[saved.latest_step()].append(number)
-      saved.close()
+      together[store.latest_step()].append(number)
+      store.close()
     stop = stack.enter_context(hosts.Stop(sharding.make_mesh(1)))
     for numbers in together.values():
-      ended = _train_together(
+      batch_results = _train_together(
         [settings[n] for n in numbers],
         [configs[n].to_json() for n in numbers],
         [folders[n] for n in numbers],
         side_by_side,
         stop,
       )
-      results |= dict(zip(numbers, ended, strict=True))
+      results |= dict(zip(numbers, batch_results, strict=True))
   return [results[number] for number in range(len(configs))]
 
 
@@ -150,15 +150,15 @@ def _check(
     if len({settings.get(name) for settings in flat}) > 1
   )
   allowed = may_differ(configs[0])
-  wrong = [
+  bad = [
     f"config.{name} ({', '.join(settings.get(name, '-') for settings in flat)})"
     for name in differing
     if name in hyperparameters.CONSTANT
     or not any(f"{name}.".startswith(f"{group}.") for group in allowed)
   ]
-  if wrong:
+  if bad:
     raise ValueError(
-      f"many.train: the runs differ in {'; '.join(wrong)}; one program allows"
+      f"many.train: the runs differ in {'; '.join(bad)}; one program allows"
       f" it in {', '.join(allowed)} only, and not in"
       f" {', '.join(hyperparameters.CONSTANT)}. Train them one by one, or those"
       " that agree in one program."
@@ -166,17 +166,17 @@ def _check(
   first = config_lib.resolve(configs[0])
   trackers = tuple(x for x in first.log.trackers if x != "tensorboard")
   in_program = first.rewards.in_graph or first.data.is_made_of_ids
-  for name, value, needed, why in (
+  for name, value, required, reason in (
     ("rewards.in_graph", in_program, True, "answers are verified in it"),
     ("data.environment", first.data.environment, "", "its tools are outside"),
     ("judge.service.url", first.judge.service.url, "", "it is outside"),
     ("log.trackers", trackers, (), "W&B and Trackio have one run of it"),
     ("profile_steps", tuple(first.profile_steps), (), "a trace shows all runs"),
   ):
-    if value != needed:
+    if value != required:
       raise ValueError(
-        f"many.train: config.{name}={value!r}; needed is {needed!r} where"
-        f" several runs are one program: {why}. Change it, or train the runs"
+        f"many.train: config.{name}={value!r}; needed is {required!r} where"
+        f" several runs are one program: {reason}. Change it, or train the runs"
         " one by one."
       )
   if jax.process_count() > 1:
@@ -186,19 +186,19 @@ def _check(
     )
 
 
-def _make_mesh(num_runs: int, wanted: config_lib.MeshConfig) -> Mesh:
+def _make_mesh(num_runs: int, sizes: config_lib.MeshConfig) -> Mesh:
   """Makes the largest mesh on which all devices have equally many runs.
 
   Raises:
     ValueError: A run is to be split over devices.
   """
-  if (wanted.fsdp, wanted.tensor, wanted.expert) != (1, 1, 1):
+  if (sizes.fsdp, sizes.tensor, sizes.expert) != (1, 1, 1):
     raise ValueError(
-      f"many.train: {wanted} splits a run over devices; needed are 1 for fsdp,"
+      f"many.train: {sizes} splits a run over devices; needed are 1 for fsdp,"
       " tensor and expert, because each run is on one device. Train the runs"
       " one by one."
     )
-  devices = jax.devices()[: wanted.data]
+  devices = jax.devices()[: sizes.data]
   count = max(n for n in range(1, len(devices) + 1) if num_runs % n == 0)
   return jax.make_mesh(
     (count,), (_AXIS,), axis_types=(AxisType.Auto,), devices=devices[:count]
@@ -241,24 +241,24 @@ def _train_together(
     for config, config_json, problem, phase, workdir in zip(
       settings, config_jsons, problems, prepared, workdirs, strict=True
     ):
-      saved = checkpoints.Checkpoints(
+      store = checkpoints.Checkpoints(
         workdir / "checkpoints", config.checkpoint.keep
       )
-      stack.callback(saved.close)
+      stack.callback(store.close)
       run = run_lib.open_run(
         stack,
         config,
         config_json,
         workdir,
-        saved=saved,
+        store=store,
         problem=problem,
         prepared=phase,
         mesh=alone,
         watch=hosts.Watch(
           config.hosts.timeout_s,
           config.hosts.stall_s,
-          describe=functools.partial(checkpoints.describe, saved.directory),
-          wait_for_save=saved.wait,
+          describe=functools.partial(checkpoints.describe, store.directory),
+          wait_for_save=store.wait,
         ),
         stop=stop,
         compiling=compiling,
@@ -310,14 +310,14 @@ class Together:
     of_steps = list(zip(*batches, strict=True))
     rows = of_steps[0]
     with jax.set_mesh(self._mesh):
-      self._states, metrics, written = self._step(self._states, of_steps)
+      self._states, metrics, step_rows = self._step(self._states, of_steps)
     fetched = functools.cache(lambda: jax.device_get(metrics))
 
     def outcome(i: int, run: run_lib.OpenRun) -> executors.StepResult:
       return executors.StepResult(
         lambda: executors.numbers({key: x[i] for key, x in fetched().items()}),
-        functools.partial(_written, written, i, self._mesh, run.mesh)
-        if written is not None
+        functools.partial(_rows_of, step_rows, i, self._mesh, run.mesh)
+        if step_rows is not None
         else None,
         rows[i],
       )
@@ -329,30 +329,30 @@ class Together:
   ) -> tuple[TrainState, PyTree, PyTree]:
     """Returns the states of all runs after a step, with metrics and rows."""
 
-    def placed(batches: Sequence[Any]) -> PyTree:
+    def place(batches: Sequence[Any]) -> PyTree:
       inputs = jax.tree.map(lambda *x: np.stack(x), *map(_arrays, batches))
       return jax.device_put(inputs, self._split)
 
-    now, draw = placed(of_steps[0]), self._programs.draw
+    batch, draw = place(of_steps[0]), self._programs.draw
     if draw is None:
-      return self._programs.step(self._numbers, states, now)
+      return self._programs.step(self._numbers, states, batch)
 
-    def drawn(
+    def draw_ahead(
       states: TrainState, batches: Sequence[Any], ahead: int
     ) -> Rollouts:
       of_runs = np.full(len(self._together), ahead, np.int32)
       placed_ahead = jax.device_put(of_runs, self._split)
-      return draw(self._numbers, states, placed(batches), placed_ahead)
+      return draw(self._numbers, states, place(batches), placed_ahead)
 
-    states, queue = executors.with_queue(states, of_steps, drawn)
-    states, *said = self._programs.step(self._numbers, states, now, queue[0])
-    return dataclasses.replace(states, queue=queue[1:]), *said
+    states, queue = executors.with_queue(states, of_steps, draw_ahead)
+    states, *rest = self._programs.step(self._numbers, states, batch, queue[0])
+    return dataclasses.replace(states, queue=queue[1:]), *rest
 
   def places(self, run: run_lib.OpenRun) -> np.ndarray:  # [P] int32
     """See `steps.Stepper`."""
     if self._states is None:
       return run.state.schedule["places"]
-    index = next(i for i, one in enumerate(self._together) if one is run)
+    index = next(i for i, x in enumerate(self._together) if x is run)
     return jax.device_get(self._states.schedule["places"])[index]
 
   @contextlib.contextmanager
@@ -360,8 +360,8 @@ class Together:
     """See `steps.Stepper`."""
     state = run.state
     if self._states is not None:
-      index = next(i for i, one in enumerate(self._together) if one is run)
-      state = _one(self._states, index, self._mesh)
+      index = next(i for i, x in enumerate(self._together) if x is run)
+      state = _state_of(self._states, index, self._mesh)
     with _at_hand(run, state):
       yield
 
@@ -390,12 +390,12 @@ def _make_programs(
   """Makes the programs of each phase; their trace finds where runs differ."""
   alone = sharding.make_mesh(1)
   first = settings[0]
-  found: list[Programs] = []
+  programs: list[Programs] = []
   for index, name in enumerate(first.phases):
     before = first.phases[:index]
     # A phase that comes again has the same program.
     of_phase = (
-      found[before.index(name)]
+      programs[before.index(name)]
       if name in before
       else _of_phase(settings, prepared.policy, index, mesh, side_by_side)
     )
@@ -407,8 +407,8 @@ def _make_programs(
     )
     batch = _arrays(next(examples))
     _check_programs(of_phase, mesh, len(settings), state, batch)
-    found.append(of_phase)
-  return found
+    programs.append(of_phase)
+  return programs
 
 
 def _of_phase(
@@ -436,12 +436,12 @@ def _of_phase(
     alone = sharding.make_mesh(1)
     return build.make_phase(config, problem, policy, name, alone)
 
-  def advance(run, state, batch, *drawn):
+  def advance(run, state, batch, *queue):
     phase = phase_of(run)
     if phase.sampler is None:
       return *step_lib.supervised_step(state, batch, phase=phase), None
-    step = step_lib.stale_step if drawn else step_lib.fused_step
-    return step(state, batch, *drawn, phase=phase)
+    step = step_lib.stale_step if queue else step_lib.fused_step
+    return step(state, batch, *queue, phase=phase)
 
   def draw(run, state, batch, ahead):
     return step_lib.rollout_stage(state, batch, ahead, phase=phase_of(run))
@@ -452,7 +452,7 @@ def _of_phase(
 
 
 def _of_runs(
-  of_one: Callable, *, mesh: Mesh, side_by_side: bool, donate: int | None = None
+  of_run: Callable, *, mesh: Mesh, side_by_side: bool, donate: int | None = None
 ) -> Any:
   """Makes a program for all runs from a function of one run.
 
@@ -461,8 +461,8 @@ def _of_runs(
 
   def on_device(*inputs):
     if side_by_side:
-      return jax.vmap(of_one)(*inputs)
-    return jax.lax.map(lambda x: of_one(*x), inputs)
+      return jax.vmap(of_run)(*inputs)
+    return jax.lax.map(lambda x: of_run(*x), inputs)
 
   program: Callable = on_device
   if mesh.size > 1:
@@ -488,10 +488,10 @@ def _check_programs(
   numbers: Any = np.arange(num_runs, dtype=np.int32)
   step, draw = (cast(Any, program) for program in of_phase)
   with jax.set_mesh(mesh):
-    drawn: tuple[Any, ...] = ()
+    queue: tuple[Any, ...] = ()
     if draw is not None:
-      drawn = (draw.eval_shape(numbers, states, batches, numbers),)
-    step.eval_shape(numbers, states, batches, *drawn)
+      queue = (draw.eval_shape(numbers, states, batches, numbers),)
+    step.eval_shape(numbers, states, batches, *queue)
 
 
 def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:
@@ -523,7 +523,7 @@ def _stacked(states: list[TrainState], split: NamedSharding) -> TrainState:
   )
 
 
-def _one(states: TrainState, i: int, mesh: Mesh) -> TrainState:
+def _state_of(states: TrainState, i: int, mesh: Mesh) -> TrainState:
   """The state of run `i`, taken from the states of all runs."""
   with jax.transfer_guard("allow"), jax.set_mesh(mesh):
     return jax.tree.map(lambda x: x[i], states)
@@ -542,9 +542,9 @@ def _at_hand(run: run_lib.OpenRun, state: TrainState) -> Iterator[None]:
     run.state = _on_host(run.state)
 
 
-def _written(rows: PyTree, i: int, mesh: Mesh, own: Mesh) -> PyTree:
+def _rows_of(rows: PyTree, i: int, mesh: Mesh, run_mesh: Mesh) -> PyTree:
   """The rows of run `i`, taken from those of all runs, on its own device."""
   with jax.transfer_guard("allow"):
     with jax.set_mesh(mesh):
-      one = jax.tree.map(lambda x: x[i], rows)
-    return jax.device_put(one, sharding.replicated(own))
+      rows_of_run = jax.tree.map(lambda x: x[i], rows)
+    return jax.device_put(rows_of_run, sharding.replicated(run_mesh))

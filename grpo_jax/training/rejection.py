@@ -61,32 +61,32 @@ def keep(
   """
   assert outcome.rows is not None
   assert outcome.batch is not None
-  written = outcome.rows()
-  found = rows.take(
+  step_rows = outcome.rows()
+  arrays = rows.take(
     mesh,
     {
-      "tokens": written.batch.tokens,
-      "mask": written.batch.completion_mask,
-      "observed": written.observed,
-      "prompt_id": written.prompt_id,
-      "good": written.batch.valid
-      & written.batch.correct
-      & written.batch.terminated,
-      "reward": written.rewards,
-      "components": written.components,
+      "tokens": step_rows.batch.tokens,
+      "mask": step_rows.batch.completion_mask,
+      "observed": step_rows.observed,
+      "prompt_id": step_rows.prompt_id,
+      "good": step_rows.batch.valid
+      & step_rows.batch.correct
+      & step_rows.batch.terminated,
+      "reward": step_rows.rewards,
+      "components": step_rows.components,
     },
-    np.arange(len(written.prompt_id)),
+    np.arange(len(step_rows.prompt_id)),
   )
-  own = _lines(config, problem, index, step, found, outcome.batch)
-  groups = {at: lines for part in hosts.gather(own) for at, lines in part}
-  kept = [line for at in sorted(groups) for line in groups[at]]
-  lengths = [line["tokens"] for line in kept]
+  pairs = _lines(config, problem, index, step, arrays, outcome.batch)
+  groups = {row: lines for part in hosts.gather(pairs) for row, lines in part}
+  completions = [line for row in sorted(groups) for line in groups[row]]
+  lengths = [line["tokens"] for line in completions]
   metrics = {
-    "kept/completions": float(len(kept)),
+    "kept/completions": float(len(completions)),
     "kept/prompts": float(np.mean([bool(x) for x in groups.values()])),
     "kept/tokens": float(np.mean(lengths)) if lengths else float("nan"),
   }
-  return KeptCompletions(kept, metrics)
+  return KeptCompletions(completions, metrics)
 
 
 def _lines(
@@ -94,27 +94,27 @@ def _lines(
   problem: problem_lib.Problem,
   index: int,
   step: int,
-  found: dict[str, Any],
+  arrays: dict[str, Any],
   batch: pipeline.PromptBatch,
 ) -> list[tuple[int, list[dict[str, Any]]]]:
   """Returns first row and kept lines of each prompt that this process feeds."""
   keep = config.section(config.phases[index]).keep
-  good = found["good"].copy()
-  for component, least in keep.bounds.items():
-    good &= found["components"][component] >= least
-  texts = problem.texts(found["tokens"], found["mask"])
-  made = []
+  good = arrays["good"].copy()
+  for component, minimum in keep.bounds.items():
+    good &= arrays["components"][component] >= minimum
+  texts = problem.texts(arrays["tokens"], arrays["mask"])
+  groups = []
   for prompt_id, record in zip(
     batch.prompts.ids.tolist(), batch.records, strict=True
   ):
-    group = np.flatnonzero(found["prompt_id"] == prompt_id)
-    chosen = demonstrations.selection(
+    group = np.flatnonzero(arrays["prompt_id"] == prompt_id)
+    picks = demonstrations.selection(
       [
         demonstrations.Candidate(
           bool(good[b]),
           texts[b],
           answers.vote(texts[b], problem.answer_after),
-          int(found["mask"][b].sum()),
+          int(arrays["mask"][b].sum()),
         )
         for b in group
       ],
@@ -124,24 +124,24 @@ def _lines(
       (config.seed, index, prompt_id),
     )
     lines = []
-    for b in group[chosen].tolist():
-      kept = found["mask"][b]
-      observed = found["observed"]
+    for b in group[picks].tolist():
+      mask = arrays["mask"][b]
+      observed = arrays["observed"]
       line = demonstrations.line(
         problem.tokenizer,
         record,
-        found["tokens"][b][kept],
-        () if observed is None else observed[b][kept],
+        arrays["tokens"][b][mask],
+        () if observed is None else observed[b][mask],
         prompt_id=prompt_id,
         sample=int(b - group[0]),
         step=step,
-        tokens=int(kept.sum()),
-        reward=float(found["reward"][b]),
-        components={k: float(x[b]) for k, x in found["components"].items()},
+        tokens=int(mask.sum()),
+        reward=float(arrays["reward"][b]),
+        components={k: float(x[b]) for k, x in arrays["components"].items()},
       )
       lines.append(line)
-    made.append((int(group[0]), lines))
-  return made
+    groups.append((int(group[0]), lines))
+  return groups
 
 
 def open_source(
@@ -162,16 +162,16 @@ def open_source(
     FileNotFoundError, ValueError: A file is missing, empty or at fault.
   """
   phase = config.section(config.phases[index])
-  own = problem.of_domains(problem.supervised, phase.domains)
+  own_source = problem.of_domains(problem.supervised, phase.domains)
   if phase.num_records is not None:
-    own = demonstrations.First(own, phase.num_records)
+    own_source = demonstrations.First(own_source, phase.num_records)
   if not phase.demonstrations:
-    return own
+    return own_source
   is_text = isinstance(problem.train[0]["prompt"], str)
-  found: list[sources.Source] = []
+  opened: list[sources.Source] = []
   for name in phase.demonstrations:
     if name == config_lib.OWN:
-      found.append(own)
+      opened.append(own_source)
       continue
     path = _path(config, workdir, index, name)
     try:
@@ -181,8 +181,8 @@ def open_source(
     except (FileNotFoundError, ValueError) as error:
       where = f"config.{config.phases[index]}.demonstrations: {name!r}"
       raise type(error)(f"{where}: {error}") from error
-    found.append(source)
-  return found[0] if len(found) == 1 else demonstrations.Joined(found)
+    opened.append(source)
+  return opened[0] if len(opened) == 1 else demonstrations.Joined(opened)
 
 
 def _path(
@@ -194,8 +194,8 @@ def _path(
   """
   earlier = [
     file
-    for at, file in config.kept_files.items()
-    if at < index and config.phases[at] == name
+    for number, file in config.kept_files.items()
+    if number < index and config.phases[number] == name
   ]
   return workdir / earlier[-1] if earlier else files_lib.parse(name)
 
@@ -233,14 +233,14 @@ class Stream:
     )
     self._iterator: Any = None
     phase = config.section(config.phases[index])
-    there = tuple(
+    names = tuple(
       name for name in phase.demonstrations if name not in config.phases[:index]
     )
-    if there == phase.demonstrations:
+    if names == phase.demonstrations:
       self._open()
-    elif there:  # Files that are there are checked, though others are missing.
+    elif names:  # Files that are there are checked, though others are missing.
       name = config.phases[index]
-      part = config.with_section(name, demonstrations=there)
+      part = config.with_section(name, demonstrations=names)
       open_source(part, problem, workdir, index)
 
   def _open(self) -> Any:

@@ -47,27 +47,27 @@ def replay(
 
 
 def replay_steps(
-  workdir: str | os.PathLike, wanted: Mapping[int, Sequence[int]]
+  workdir: str | os.PathLike, prompts: Mapping[int, Sequence[int]]
 ) -> list[traces.Group]:
   """Replays several steps in one pass through the run.
 
   Args:
     workdir: Folder of the run, local or gs://.
-    wanted: Step -> prompts of that step; not empty.
+    prompts: Step -> prompts of that step; not empty.
 
   Returns:
     Groups in the order of steps.
   """
   folder = files.parse(workdir)
   settings = workdir_lib.settings(folder)
-  for step in wanted:
+  for step in prompts:
     _check_step(settings, step)
-  found: list[traces.Group] = []
-  with opened(folder, settings, min(wanted)) as run:
+  groups: list[traces.Group] = []
+  with opened(folder, settings, min(prompts)) as run:
     for index in range(run.first, len(settings.phases)):
       tracer = tracing.Tracer(run, index)
       for step, outcome in _outcomes(run, index):
-        for prompt_id in wanted.get(step, ()):
+        for prompt_id in prompts.get(step, ()):
           group = tracer.group(step, outcome, prompt_id)
           if group is None:
             raise ValueError(
@@ -75,9 +75,9 @@ def replay_steps(
               f" {_ids(outcome)}. These are occurrences in the stream of its"
               " phase, `prompt` on the page of traces; a record is not one."
             )
-          found.append(group)
-        if step == max(wanted):
-          return found
+          groups.append(group)
+        if step == max(prompts):
+          return groups
   raise AssertionError("a step that the run has is taken")
 
 
@@ -132,22 +132,22 @@ def opened(
   mesh = sharding.make_mesh(**dataclasses.asdict(settings.mesh))
   with contextlib.ExitStack() as stack:
     stack.enter_context(jax.set_mesh(mesh))
-    saved = checkpoints.Checkpoints(
+    store = checkpoints.Checkpoints(
       folder / "checkpoints", keep=settings.checkpoint.keep
     )
-    stack.callback(saved.close)
+    stack.callback(store.close)
     problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
     policy = policy_lib.make_policy(settings, problem, mesh)
     phases = checkpointed.make_phases(settings, problem, policy, mesh)
-    start = max((x for x in saved.steps() if x < step), default=None)
+    start = max((x for x in store.steps() if x < step), default=None)
     position = None
     if start is None:
       state = checkpointed.first_state(settings, problem, policy, mesh)
     else:
-      position = saved.extra(start)
+      position = store.extra(start)
       shapes = checkpointed.abstract_start(policy, settings.seed)
-      state = checkpointed.restore(saved, start, phases, shapes, mesh)
+      state = checkpointed.restore(store, start, phases, shapes, mesh)
     nobody: Any = None  # Nothing is watched, saved or evaluated.
     yield run_lib.OpenRun(
       config=settings,
@@ -160,7 +160,7 @@ def opened(
         for index in range(len(phases))
       ],
       evaluator=nobody,
-      saved=saved,
+      store=store,
       log=log.NoLog(),
       profile_dir=folder,
       stop=nobody,
@@ -182,11 +182,11 @@ def recorded(
   return None
 
 
-def differences(found: traces.TraceRow, expected: traces.TraceRow) -> list[str]:
+def differences(row: traces.TraceRow, expected: traces.TraceRow) -> list[str]:
   """Compares a row that was drawn again with its trace.
 
   Args:
-    found: The row that was drawn again.
+    row: The row that was drawn again.
     expected: The trace, which may be cut.
 
   Returns:
@@ -197,12 +197,12 @@ def differences(found: traces.TraceRow, expected: traces.TraceRow) -> list[str]:
   names = ["reward", "correct", "terminated", "components", "context"]
   if not expected.cut:
     names += ["text", "tokens", "calls", "opening"]
-  differing = [x for x in names if getattr(found, x) != getattr(expected, x)]
-  if found.ids[:count].tobytes() != expected.ids.tobytes():
+  differing = [x for x in names if getattr(row, x) != getattr(expected, x)]
+  if row.ids[:count].tobytes() != expected.ids.tobytes():
     differing.append("ids")
   return differing + [
     name
     for name, values in expected.values.items()
-    if name not in found.values
-    or found.values[name][:count].tobytes() != values.tobytes()
+    if name not in row.values
+    or row.values[name][:count].tobytes() != values.tobytes()
   ]

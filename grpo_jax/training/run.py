@@ -88,12 +88,12 @@ class Result:
   @property
   def stopped(self) -> str:
     """The step where a signal stopped the run, and the saved step, in words."""
-    said = f"after step {self.step}, and "
+    text = f"after step {self.step}, and "
     if self.saved_step == self.step:
-      return f"{said}saved"
+      return f"{text}saved"
     if self.saved_step is None:
-      return f"{said}no checkpoint has been saved yet"
-    return f"{said}the last checkpoint is of step {self.saved_step}"
+      return f"{text}no checkpoint has been saved yet"
+    return f"{text}the last checkpoint is of step {self.saved_step}"
 
 
 @dataclasses.dataclass
@@ -107,7 +107,7 @@ class OpenRun:
     mesh: Devices of the run.
     phases: The phases, compiled for no step yet.
     streams: Batches of each phase.
-    evaluator, saved, log: Held-out prompts, checkpoints, and the log.
+    evaluator, store, log: Held-out prompts, checkpoints, and the log.
     profile_dir: Folder of profiles for xprof.
     stop: Request to end the run, by a signal.
     watch: Watch over the other processes.
@@ -140,7 +140,7 @@ class OpenRun:
   phases: list[checkpointed.OpenPhase]
   streams: list[Any]
   evaluator: evaluation.Evaluator
-  saved: checkpoints.Checkpoints
+  store: checkpoints.Checkpoints
   log: log_lib.MetricsLog | log_lib.NoLog
   profile_dir: files.Path
   stop: hosts.Stop
@@ -171,7 +171,7 @@ class OpenRun:
     self.health = self._monitor()
     self.guards = guards_lib.open_guards(
       *(self.config, self.problem, self.phases, self.mesh, self.evaluator),
-      self.saved.directory.parent,
+      self.store.directory.parent,
       self.position,
     )
     self.measured = {}
@@ -185,7 +185,7 @@ class OpenRun:
 
   def _monitor(self) -> health_lib.Monitor:
     """Makes the health monitor, which reads the log of the steps so far."""
-    workdir = self.saved.directory.parent
+    workdir = self.store.directory.parent
     monitor = health_lib.Monitor(
       health_lib.stages_of(self.config, self.problem.reward.correct),
       self.config.health,
@@ -196,9 +196,9 @@ class OpenRun:
       monitor.replay(lines, int(self.state.step))
     return monitor
 
-  def program(self, what: str, index: int, make: Callable[[], Any]) -> Any:
+  def program(self, kind: str, index: int, make: Callable[[], Any]) -> Any:
     """Returns a program of phase `index`, made once for phases of its name."""
-    key = what, self.config.phases[index]
+    key = kind, self.config.phases[index]
     if key not in self.programs:
       self.programs[key] = make()
     return self.programs[key]
@@ -273,7 +273,7 @@ def open_run(
   config_json: str,
   workdir: files.Path,
   *,
-  saved: checkpoints.Checkpoints,
+  store: checkpoints.Checkpoints,
   problem: problem_lib.Problem,
   prepared: Prepared,
   mesh: Mesh,
@@ -289,7 +289,7 @@ def open_run(
     settings: Settings of the run.
     config_json: The config as it was given.
     workdir: Folder of the run.
-    saved: Checkpoints of the run.
+    store: Checkpoints of the run.
     problem: The problem that the run trains on.
     prepared: Parts of the run.
     mesh: Devices of the run.
@@ -304,10 +304,10 @@ def open_run(
   policy, phases, shapes, streams = prepared
   position = None
   read = inputs.digests(settings, problem)
-  last_step = saved.latest_step()
+  last_step = store.latest_step()
   if last_step is not None:
     # Without a checkpoint nothing is continued, and all settings may change.
-    position = saved.extra(last_step)
+    position = store.extra(last_step)
     if position["phase"] < 0:
       raise ValueError(
         f"{workdir} holds merged policies, and no run; pass another --workdir,"
@@ -320,7 +320,7 @@ def open_run(
     if problem.reward.service is not None:
       problem.reward.service.calls = position.get("judge_calls", 0)
     with terminal.waiting(f"loading the checkpoint of step {last_step}"):
-      state = checkpointed.restore(saved, last_step, phases, shapes, mesh)
+      state = checkpointed.restore(store, last_step, phases, shapes, mesh)
   else:
     with terminal.waiting("making or loading the policy"):
       state = checkpointed.first_state(settings, problem, policy, mesh)
@@ -347,7 +347,7 @@ def open_run(
     phases=phases,
     streams=streams,
     evaluator=evaluator,
-    saved=saved,
+    store=store,
     log=log,
     profile_dir=workdir / "profile",
     stop=stop,
@@ -413,8 +413,8 @@ def result(run: OpenRun) -> Result:
   """The end of a run, evaluated if that is missing; writes it to the log."""
   preempted, saved_step = run.stop.agreed(), None
   if preempted:
-    run.saved.wait()
-    saved_step = run.saved.latest_step()
+    run.store.wait()
+    saved_step = run.store.latest_step()
   after = None
   evaluates = any(phase.of_kind.evaluates for phase in run.config.stages)
   if evaluates and not preempted:
@@ -525,17 +525,17 @@ def record(
     from grpo_jax.training import rejection
 
     where = run.config, run.problem, run.mesh, run.index
-    kept = rejection.keep(*where, offset + done, outcome)
-    metrics |= kept.metrics
-    for line in kept.lines:
+    completions = rejection.keep(*where, offset + done, outcome)
+    metrics |= completions.metrics
+    for line in completions.lines:
       run.log.append(run.config.kept_files[run.index], line)
   if is_due:
-    metrics |= looked_at(run, name)
+    metrics |= measure(run, name)
   fallen: tuple[str, ...] = ()
   if is_probed:
     with jax.transfer_guard("allow"):
-      found, fallen = run.guards.look(run.state)
-    metrics |= found
+      scores, fallen = run.guards.look(run.state)
+    metrics |= scores
   verdict = run.guards.judge(offset + done, name, metrics, fallen)
   if verdict is not None:
     run.log.append(guards_lib.AUDIT, verdict)
@@ -546,7 +546,7 @@ def record(
     run.log.alert(offset + done, alarm.rule.name, alarm.text())
   run.log.write(offset + done, name, metrics)
   every = run.config.log.samples_every
-  if outcome.rows is not None and is_looked_at(every, done):
+  if outcome.rows is not None and writes_samples(every, done):
     assert outcome.batch is not None
     samples = rows.samples(
       *(run.problem, run.mesh, outcome.batch, outcome.rows()),
@@ -556,7 +556,7 @@ def record(
   return metrics
 
 
-def is_looked_at(every: int, done: int) -> bool:
+def writes_samples(every: int, done: int) -> bool:
   """Says if rows of a step are written: of the first, and of every n-th."""
   return every > 0 and (done == 1 or done % every == 0)
 
@@ -583,19 +583,19 @@ def evaluate(run: OpenRun) -> dict[str, float]:
   return run.after
 
 
-def looked_at(run: OpenRun, name: str) -> dict[str, float]:
+def measure(run: OpenRun, name: str) -> dict[str, float]:
   """Returns the numbers that are due of a phase.
 
   They are held-out means, those of its reward model, or both.
   """
   kind = run.config.section(name).of_kind
-  found: dict[str, float] = {}
+  metrics: dict[str, float] = {}
   if kind.evaluates:
-    found |= evaluate(run)
+    metrics |= evaluate(run)
   if kind.measures:
     with terminal.waiting("measuring the reward model"):
-      found |= run.measured[name].measure(run.state)
-  return found
+      metrics |= run.measured[name].measure(run.state)
+  return metrics
 
 
 def save(run: OpenRun, index: int, global_step: int, stream_state: Any) -> None:
@@ -618,45 +618,45 @@ def save(run: OpenRun, index: int, global_step: int, stream_state: Any) -> None:
     extra["queue"] = len(run.state.queue)
   if run.host_reports:
     extra["told"] = judging.gather_reports(run.host_reports)
-  run.saved.save(global_step, run.state, extra)
+  run.store.save(global_step, run.state, extra)
 
 
 def _check_finite(
   run: OpenRun, name: str, done: int, metrics: dict[str, float]
 ) -> None:
   culprits = {"": name, "value/": "critic", "reward_model/": "reward_model"}
-  found = [
+  causes = [
     (f"{model}{number}", culprit)
     for model, culprit in culprits.items()
     for number in ("loss", "gradient_norm")
     if not math.isfinite(metrics.get(f"{model}{number}", 0.0))
   ]
-  bad = [number for number, _ in found]
+  bad = [number for number, _ in causes]
   if bad:
-    run.saved.wait()
-    last = run.saved.latest_step()
+    run.store.wait()
+    last = run.store.latest_step()
     checkpoint = run.config.model.checkpoint
-    culprit = found[0][1]
+    culprit = causes[0][1]
     doubt = f", or doubt the weights in {checkpoint}" if checkpoint else ""
     advice = (
       "Look at metrics.jsonl for the steps before, and start again in another"
       " --workdir with a lower"
       f" config.{culprit}.optimizer.learning_rate{doubt}."
     )
-    own = run.config.objective(name)[0].name
+    path = run.config.objective(name)[0].name
     of_advantages = not math.isfinite(metrics.get("advantages/std", 0.0))
-    if ":" in own and culprit == name and (of_advantages or done == 1):
+    if ":" in path and culprit == name and (of_advantages or done == 1):
       # Rewards are finite, and at first no step has moved the policy.
-      made = "advantages" if of_advantages else "loss of the first step"
+      part = "advantages" if of_advantages else "loss of the first step"
       advice = (
-        f"The {made} of the algorithm {own!r} came out so: look for a log, a"
+        f"The {part} of the algorithm {path!r} came out so: look for a log, a"
         " root or a quotient of 0 in its functions."
-        f" grpo-check-algorithm {own} says which check fails."
+        f" grpo-check-algorithm {path} says which check fails."
       )
     raise FloatingPointError(
       f"phase {name}, step {done}:"
       f" {', '.join(f'{k} is {metrics[k]}' for k in bad)}. The last checkpoint"
-      f" in {run.saved.directory} is"
+      f" in {run.store.directory} is"
       f" {'missing' if last is None else f'step {last}'}. {advice}"
     )
 

@@ -173,10 +173,10 @@ class Recorder:
     self._clock = now
     if done == self._first:
       hosts.say(f"{self._name}: {compiled.describe()}")
-    written = []
+    lines = []
     config = self._together[0].config
     is_traced = tracing.is_traced(config, self._name, done)
-    for run, own, outcome, tracer in zip(
+    for run, metrics, outcome, tracer in zip(
       self._together, numbers, outcomes, self._tracers, strict=True
     ):
       if run.failure is not None:
@@ -186,33 +186,33 @@ class Recorder:
           if is_due or is_traced or is_probed:
             stack.enter_context(self._crew.at_hand(run))
           step = self._offset, done
-          said = run_lib.record(
-            *(run, self._name, *step, own | times, outcome),
+          line = run_lib.record(
+            *(run, self._name, *step, metrics | times, outcome),
             *(is_due, is_probed),
           )
           if is_due and self._phase.of_kind.evaluates:
             tracing.write_evaluation(run, self._name, sum(step))
-          is_alarm = config.log.traces_every > 0 and health.has_alarm(said)
+          is_alarm = config.log.traces_every > 0 and health.has_alarm(line)
           if is_traced or (is_alarm and outcome.rows is not None):
             tracer.write(sum(step), outcome, is_traced, is_alarm)
           # The last evaluation stays on the screen until the next.
-          written.append((run.after or {}) | said)
+          lines.append((run.after or {}) | line)
       except FloatingPointError as error:
         if len(self._together) == 1:
           raise
         run.failure = error
         self.display.alarm(
-          f"{run.saved.directory.parent} is left behind: {error}"
+          f"{run.store.directory.parent} is left behind: {error}"
         )
     if is_due:
       self._pace.evaluation(sum(run.evaluation_s for run in self._together))
-    if written and hosts.is_main():
-      self._show(done, written)
+    if lines and hosts.is_main():
+      self._show(done, lines)
     self._together[0].watch.step()
     if is_due or is_probed:
       self._clock = time.perf_counter()
 
-  def _show(self, done: int, written: Sequence[Mapping[str, float]]) -> None:
+  def _show(self, done: int, lines: Sequence[Mapping[str, float]]) -> None:
     """Shows the metrics that have been written of a step."""
     evaluations = 0
     if self._phase.of_kind.evaluates:
@@ -220,7 +220,7 @@ class Recorder:
       evaluations = terminal.num_due(every, done, self._phase.steps)
     self.display.update(
       done,
-      terminal.together([self._phase.of_kind.shows(own) for own in written]),
-      sum(own["tokens_per_second"] for own in written),
+      terminal.together([self._phase.of_kind.shows(line) for line in lines]),
+      sum(line["tokens_per_second"] for line in lines),
       self._pace.left(self._phase.steps - done, evaluations),
     )

@@ -90,18 +90,18 @@ def choose(
   order = np.random.default_rng(tuple(key)).permutation(
     len(numbers.reward) // size
   )
-  found: dict[int, list[str]] = {int(group): ["named"] for group in named}
-  limit = len(found) + count
+  groups: dict[int, list[str]] = {int(group): ["named"] for group in named}
+  limit = len(groups) + count
   for rule, score in _scores(numbers, size):
     best = max(order.tolist(), key=lambda group: score[group])
-    if score[best] == -np.inf or (best not in found and len(found) == limit):
+    if score[best] == -np.inf or (best not in groups and len(groups) == limit):
       continue
-    found.setdefault(best, []).append(rule)
+    groups.setdefault(best, []).append(rule)
   for group in order.tolist():
-    if len(found) < limit and group not in found:
-      found[group] = ["random"]
+    if len(groups) < limit and group not in groups:
+      groups[group] = ["random"]
   alarm = ["alarm"] if is_alarm else []
-  return {group: (*rules, *alarm) for group, rules in found.items()}
+  return {group: (*rules, *alarm) for group, rules in groups.items()}
 
 
 def _scores(numbers: Numbers, size: int) -> list[tuple[str, np.ndarray]]:
@@ -112,19 +112,19 @@ def _scores(numbers: Numbers, size: int) -> list[tuple[str, np.ndarray]]:
 
   inf = np.float64(np.inf)
   reward = numbers.reward.astype(np.float64)
-  most = over(np.max, np.where(numbers.scored, reward, -inf))
-  least = over(np.min, np.where(numbers.scored, reward, inf))
-  found = []
+  highest = over(np.max, np.where(numbers.scored, reward, -inf))
+  lowest = over(np.min, np.where(numbers.scored, reward, inf))
+  scores = []
   if size > 1:
-    found.append(("largest spread", _if(most > least, most - least)))
+    scores.append(("largest spread", _if(highest > lowest, highest - lowest)))
   if numbers.lost is not None:
     lost = over(np.max, np.where(numbers.scored, numbers.lost, -inf))
-    found.append(("regressed", _if(lost > 0, lost)))
-  found += [("worst", -least), ("best", most)]
+    scores.append(("regressed", _if(lost > 0, lost)))
+  scores += [("worst", -lowest), ("best", highest)]
   if numbers.clipped is not None:
     clipped = over(np.sum, numbers.clipped.astype(np.float64))
-    found.append(("most clipped", _if(clipped > 0, clipped)))
-  return found
+    scores.append(("most clipped", _if(clipped > 0, clipped)))
+  return scores
 
 
 def _if(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -166,17 +166,17 @@ class Tracer:
     self._name = run.config.phases[index]
     self._phase = run.phases[index].phase
     mesh = run.mesh
-    whole = sharding.replicated(mesh)
+    replicated = sharding.replicated(mesh)
     self._after = run.program(
       "after",
       index,
       lambda: jit.Program(
         functools.partial(_after, phase=self._phase),
-        whole,
-        out_shardings=(sharding.by_rows(mesh), whole),
+        replicated,
+        out_shardings=(sharding.by_rows(mesh), replicated),
       ),
     )
-    self._heads = jax.jit(_heads, out_shardings=whole)
+    self._heads = jax.jit(_heads, out_shardings=replicated)
 
   def write(
     self,
@@ -197,18 +197,18 @@ class Tracer:
     assert outcome.rows is not None
     log = self._run.config.log
     with jax.transfer_guard("allow"):
-      written = outcome.rows()
-      found, heads = self._looked_at(written, is_current)
+      step_rows = outcome.rows()
+      after, heads = self._read(step_rows, is_current)
       size = len(heads["reward"]) // self._num_prompts
-      chosen = choose(
+      choices = choose(
         Numbers(heads["reward"], heads["scored"], heads.get("clipped")),
         size,
         log.trace_groups,
-        self._named(outcome, heads["prompt_id"][::size].tolist()),
+        self._named_groups(outcome, heads["prompt_id"][::size].tolist()),
         (self._run.config.seed, step),
         is_alarm,
       )
-      groups = self._groups(step, outcome, written, found, chosen, heads)
+      groups = self._groups(step, outcome, step_rows, after, choices, heads)
     if hosts.is_main():
       _write(self._run, groups, step, 1)
 
@@ -222,48 +222,48 @@ class Tracer:
     """
     assert outcome.rows is not None
     with jax.transfer_guard("allow"):
-      written = outcome.rows()
-      found, heads = self._looked_at(written, is_current=True)
+      step_rows = outcome.rows()
+      after, heads = self._read(step_rows, is_current=True)
       size = len(heads["reward"]) // self._num_prompts
       ids = heads["prompt_id"][::size].tolist()
       if prompt_id not in ids:
         return None
-      chosen: dict[int, tuple[str, ...]] = {ids.index(prompt_id): ()}
-      (made,) = self._groups(step, outcome, written, found, chosen, heads)
-      return made
+      choices: dict[int, tuple[str, ...]] = {ids.index(prompt_id): ()}
+      (group,) = self._groups(step, outcome, step_rows, after, choices, heads)
+      return group
 
   @property
   def _num_prompts(self) -> int:
     return self._run.config.section(self._name).num_prompts
 
-  def _looked_at(
-    self, written: StepRows, is_current: bool
+  def _read(
+    self, step_rows: StepRows, is_current: bool
   ) -> tuple[after_lib.After | None, dict[str, np.ndarray]]:
     """Returns the log-probs after the update, and the numbers that rules read.
 
     The first are None if the state is not the one after the step.
     """
-    found = None
+    after = None
     if is_current:
-      found, heads = self._after(self._run.state, written)
+      after, heads = self._after(self._run.state, step_rows)
     else:
-      heads = self._heads(written, None)
-    return found, jax.device_get(heads)
+      heads = self._heads(step_rows, None)
+    return after, jax.device_get(heads)
 
-  def _named(
+  def _named_groups(
     self, outcome: executors.StepResult, ids: Sequence[int]
   ) -> list[int]:
     """Returns the groups of the prompts that the config names."""
     names = self._run.config.log.trace_prompts
     if not names:
       return []
-    found = [
+    prompt_ids = [
       prompt_id
       for prompt_id, (number, record) in _fed(outcome).items()
       if is_named(names, number, self._text(record))
     ]
-    everywhere = {x for part in hosts.gather(found) for x in part}
-    return [at for at, prompt_id in enumerate(ids) if prompt_id in everywhere]
+    everywhere = {x for part in hosts.gather(prompt_ids) for x in part}
+    return [i for i, prompt_id in enumerate(ids) if prompt_id in everywhere]
 
   def _text(self, record: dict) -> str:
     return self._run.problem.prompt_texts([record])[0]
@@ -272,32 +272,32 @@ class Tracer:
     self,
     step: int,
     outcome: executors.StepResult,
-    written: StepRows,
-    found: after_lib.After | None,
-    chosen: dict[int, tuple[str, ...]],
+    step_rows: StepRows,
+    after: after_lib.After | None,
+    choices: dict[int, tuple[str, ...]],
     heads: dict[str, np.ndarray],
   ) -> list[traces.Group]:
     """Returns the chosen groups; all processes call it, and get all groups."""
     size = len(heads["reward"]) // self._num_prompts
-    logp, clipped = (None, None) if found is None else found
-    arrays = trace_rows.read_arrays(written, logp, clipped)
+    logp, clipped = (None, None) if after is None else after
+    arrays = trace_rows.read_arrays(step_rows, logp, clipped)
     fetched = [
       rows.take(
         self._run.mesh, arrays, np.arange(number * size, (number + 1) * size)
       )
-      for number in chosen
+      for number in choices
     ]
-    ids = [int(heads["prompt_id"][number * size]) for number in chosen]
-    told = self._told(outcome, ids)
-    places = [int(heads["prompt"][number * size]) for number in chosen]
+    ids = [int(heads["prompt_id"][number * size]) for number in choices]
+    prompts = self._prompts(outcome, ids)
+    places = [int(heads["prompt"][number * size]) for number in choices]
     missing = {
-      x: at for x, at in zip(ids, places, strict=True) if x not in told
+      x: place for x, place in zip(ids, places, strict=True) if x not in prompts
     }
     if missing:  # Drawn by an earlier step, whose records are gone.
       read = rows.texts_of_prompts(
-        *(self._run.problem, self._run.mesh, written, [*missing.values()])
+        *(self._run.problem, self._run.mesh, step_rows, [*missing.values()])
       )
-      told |= {
+      prompts |= {
         x: (-1, text, [], {}) for x, text in zip(missing, read, strict=True)
       }
     return [
@@ -306,20 +306,20 @@ class Tracer:
         phase=self._name,
         split="train",
         prompt_id=prompt_id,
-        record=told[prompt_id][0],
-        prompt=told[prompt_id][1],
+        record=prompts[prompt_id][0],
+        prompt=prompts[prompt_id][1],
         chosen=rules,
         rows=trace_rows.make_rows(
-          self._run.problem, one, number * size, dict(told[prompt_id][2])
+          self._run.problem, part, number * size, dict(prompts[prompt_id][2])
         ),
-        **told[prompt_id][3],
+        **prompts[prompt_id][3],
       )
-      for (number, rules), one, prompt_id in zip(
-        chosen.items(), fetched, ids, strict=True
+      for (number, rules), part, prompt_id in zip(
+        choices.items(), fetched, ids, strict=True
       )
     ]
 
-  def _told(
+  def _prompts(
     self, outcome: executors.StepResult, ids: Sequence[int]
   ) -> dict[int, tuple[int, str, list, dict[str, Any]]]:
     """Gathers prompts' texts and errors from the processes that feed them.
@@ -328,8 +328,8 @@ class Tracer:
       Prompt id -> number of the record, text, errors of its rows, and the
       fields of a `traces.Group` about its images.
     """
-    fed = {x: told for x, told in _fed(outcome).items() if x in ids}
-    own = [
+    fed = {x: pair for x, pair in _fed(outcome).items() if x in ids}
+    entries = [
       [prompt_id, number, self._text(record), trace_rows.of_record(record)]
       for prompt_id, (number, record) in fed.items()
     ]
@@ -338,15 +338,15 @@ class Tracer:
       for (prompt_id, place), text in outcome.errors.items()
       if prompt_id in ids
     ]
-    found: dict[int, tuple[int, str, list, dict[str, Any]]] = {}
-    everyone = hosts.gather([own, errors])
+    prompts: dict[int, tuple[int, str, list, dict[str, Any]]] = {}
+    everyone = hosts.gather([entries, errors])
     for records, _ in everyone:
-      for prompt_id, number, text, shown in records:
-        found[prompt_id] = (number, text, [], shown)
+      for prompt_id, number, text, images in records:
+        prompts[prompt_id] = (number, text, [], images)
     for _, messages in everyone:
       for prompt_id, place, text in messages:
-        found[prompt_id][2].append((place, text))
-    return found
+        prompts[prompt_id][2].append((place, text))
+    return prompts
 
 
 def _fed(outcome: executors.StepResult) -> dict[int, tuple[int, dict]]:
@@ -359,27 +359,27 @@ def _fed(outcome: executors.StepResult) -> dict[int, tuple[int, dict]]:
 
 
 def _after(
-  state: TrainState, written: StepRows, *, phase: Any
+  state: TrainState, step_rows: StepRows, *, phase: Any
 ) -> tuple[after_lib.After | None, dict[str, jax.Array]]:
-  found = after_lib.after_update(state, written, phase=phase)
-  return found, _heads(written, found)
+  after = after_lib.after_update(state, step_rows, phase=phase)
+  return after, _heads(step_rows, after)
 
 
 def _heads(
-  written: StepRows, found: after_lib.After | None
+  step_rows: StepRows, after: after_lib.After | None
 ) -> dict[str, jax.Array]:  # each [B]
   """Returns the numbers of rows that rules read."""
-  batch = written.batch
+  batch = step_rows.batch
   is_last = batch.traces.is_last
-  scored = batch.valid if is_last is None else batch.valid & is_last
+  is_scored = batch.valid if is_last is None else batch.valid & is_last
   heads = {
-    "reward": written.rewards,
-    "scored": scored,
-    "prompt_id": written.prompt_id,
+    "reward": step_rows.rewards,
+    "scored": is_scored,
+    "prompt_id": step_rows.prompt_id,
     "prompt": batch.prompt_index,
   }
-  if found is not None and found.clipped is not None:
-    heads["clipped"] = found.clipped.sum(axis=1)
+  if after is not None and after.clipped is not None:
+    heads["clipped"] = after.clipped.sum(axis=1)
   return heads
 
 
@@ -409,11 +409,11 @@ def write_evaluation(
   if not hosts.is_main():
     return
   named = [
-    at
-    for at, row in enumerate(completions)
-    if is_named(log.trace_prompts, at, row.prompt)
+    number
+    for number, row in enumerate(completions)
+    if is_named(log.trace_prompts, number, row.prompt)
   ]
-  chosen = choose(
+  choices = choose(
     Numbers(reward, scored, lost=lost),
     1,
     log.trace_groups,
@@ -422,9 +422,9 @@ def write_evaluation(
   )
   groups = [
     trace_rows.of_evaluation(
-      *(run.problem, step, name, at, completions[at], rules)
+      *(run.problem, step, name, number, completions[number], rules)
     )
-    for at, rules in chosen.items()
+    for number, rules in choices.items()
   ]
   _write(run, groups, step, 2 if at_start else 0)
 
@@ -438,8 +438,8 @@ def _write(
 ) -> None:
   """Writes groups within their share of the size of the file."""
   total = run.config.log.traces_max_mib * _MIB
-  left = max(total - run.log.position()[traces.FILE], 0)
-  size = left // max(num_left(run.config, step, order), 1)
+  room = max(total - run.log.position()[traces.FILE], 0)
+  size = room // max(num_left(run.config, step, order), 1)
   if content := trace_rows.bounded(groups, size):
     run.log.write_traces(content)
 
@@ -458,7 +458,7 @@ def num_left(config: config_lib.RunConfig, step: int, order: int) -> int:
     phase = config.section(name)
     evaluates = phase.of_kind.evaluates
     for done in range(max(step - offset, 0), phase.steps + 1):
-      here = [
+      due = [
         evaluates
         and done > 0
         and run_lib.due(config.eval.every, done, phase.steps),
@@ -466,6 +466,6 @@ def num_left(config: config_lib.RunConfig, step: int, order: int) -> int:
         evaluates and done == 0,
       ]
       first = order if offset + done == step else 0
-      count += sum(here[first:])
+      count += sum(due[first:])
     offset += phase.steps
   return count

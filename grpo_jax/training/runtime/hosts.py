@@ -304,7 +304,7 @@ class Stop:
     mesh: The mesh of the run.
 
   Attributes:
-    asked: Set in the process that has received the signal.
+    request: Set in the process that has received the signal.
     by: Name of the first signal here; "SIGTERM" if another process received it.
   """
 
