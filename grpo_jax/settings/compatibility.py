@@ -81,10 +81,10 @@ def _uncorrected(setup: Setup) -> bool:
   The mask of bad old completions leaves some out, but does not weigh others, so
   it is not a correction.
   """
-  chosen = setup.objective
+  objective = setup.objective
   return (
-    chosen.importance_mode == "none"
-    and chosen.rejection == "none"
+    objective.importance_mode == "none"
+    and objective.rejection == "none"
     and "behavior_logp" not in setup.algorithm.needs
     and not setup.config.sampling.uncorrected
   )
@@ -92,20 +92,20 @@ def _uncorrected(setup: Setup) -> bool:
 
 def _no_correction(setup: Setup) -> str:
   if setup.objective.off_policy_threshold > 0:
-    shown = _option("off_policy_threshold")(setup)
-    return f"{shown} alone, which weighs no completion that it keeps,"
+    option = _option("off_policy_threshold")(setup)
+    return f"{option} alone, which weighs no completion that it keeps,"
   return f"algorithm {setup.algorithm.name!r} without a correction"
 
 
 def _joint_option(setup: Setup) -> str:
   """The option that needs all tokens of a completion together, or ""."""
-  chosen = setup.objective
+  objective = setup.objective
   options = {
-    "importance_level": chosen.importance_mode != "none"
-    and chosen.importance_level == "sequence",
-    "rejection": chosen.rejection.startswith("seq_"),
-    "off_policy_threshold": chosen.off_policy_threshold > 0,
-    "opd_early": chosen.opd_coef > 0 and chosen.opd_early > 0,
+    "importance_level": objective.importance_mode != "none"
+    and objective.importance_level == "sequence",
+    "rejection": objective.rejection.startswith("seq_"),
+    "off_policy_threshold": objective.off_policy_threshold > 0,
+    "opd_early": objective.opd_coef > 0 and objective.opd_early > 0,
   }
   return next((name for name, is_on in options.items() if is_on), "")
 
@@ -123,11 +123,11 @@ def _seats(setup: Setup) -> bool:
 
 
 def _filters(setup: Setup) -> bool:
-  drawn = setup.config.sampling
+  sampling = setup.config.sampling
   return (
-    drawn.top_k is not None
-    or drawn.min_p is not None
-    or drawn.top_p not in (None, 1)
+    sampling.top_k is not None
+    or sampling.min_p is not None
+    or sampling.top_p not in (None, 1)
   )
 
 
@@ -943,14 +943,14 @@ def check(setup: Setup) -> None:
   """
   complaints = []
   for row in TABLE:
-    named = row.feature, row.excludes
-    if not (setup.phase.samples or GIVEN_PAIRS in named):
+    names = row.feature, row.excludes
+    if not (setup.phase.samples or GIVEN_PAIRS in names):
       continue
-    found = [FEATURES[name] for name in named]
-    if all(feature.is_on(setup) for feature in found):
-      one, other = (feature.shown(setup) for feature in found)
+    features = [FEATURES[name] for name in names]
+    if all(feature.is_on(setup) for feature in features):
+      first, second = (feature.shown(setup) for feature in features)
       complaints.append(
-        f"{one} and {other} do not go together: {row.why};"
+        f"{first} and {second} do not go together: {row.why};"
         f" {row.remedy.format(name=setup.name)}."
       )
   if complaints:

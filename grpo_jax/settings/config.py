@@ -72,23 +72,23 @@ SEED = "{seed}"
 def with_seed(config: Any) -> Any:
   """Replaces "{seed}" by the seed in the paths of a `RunConfig`."""
   seed = str(config.seed)
-  return _changed(config, config, lambda own, _: own.replace(SEED, seed))
+  return _changed(config, config, lambda text, _: text.replace(SEED, seed))
 
 
 def with_paths_of(config: Any, other: Any) -> Any:
   """The `RunConfig` with the paths of a config that has another seed."""
-  return _changed(config, other, lambda _, theirs: theirs)
+  return _changed(config, other, lambda _, text: text)
 
 
 def _changed(config: Any, other: Any, change: Callable[[str, str], str]) -> Any:
   sections = {}
   for name, section in config.sections.items():
-    theirs = other.sections[name]
-    sections[name] = _texts(section, theirs, change)
+    source = other.sections[name]
+    sections[name] = _texts(section, source, change)
     if isinstance(section, phase_lib.SampledConfig):
       paths: dict[str, Any] = {
         field: change(
-          getattr(section.schedule, field), getattr(theirs.schedule, field)
+          getattr(section.schedule, field), getattr(source.schedule, field)
         )
         for field in phase_lib.PATHS
       }
@@ -108,15 +108,15 @@ def _changed(config: Any, other: Any, change: Callable[[str, str], str]) -> Any:
 def _texts(settings: Any, other: Any, change: Callable[[str, str], str]) -> Any:
   """A group of settings with its texts, and the texts in tuples, changed."""
 
-  def one(own: Any, theirs: Any) -> Any:
-    if isinstance(own, str):
-      return change(own, theirs)
-    if isinstance(own, tuple):
-      return tuple(one(*pair) for pair in zip(own, theirs, strict=True))
-    return own
+  def visit(text: Any, source: Any) -> Any:
+    if isinstance(text, str):
+      return change(text, source)
+    if isinstance(text, tuple):
+      return tuple(visit(*pair) for pair in zip(text, source, strict=True))
+    return text
 
   fields = {
-    field.name: one(getattr(settings, field.name), getattr(other, field.name))
+    field.name: visit(getattr(settings, field.name), getattr(other, field.name))
     for field in dataclasses.fields(settings)
     if not dataclasses.is_dataclass(getattr(settings, field.name))
   }
@@ -309,10 +309,10 @@ class RunConfig:
 
   def _check_pairs(self) -> None:
     """Raises ValueError for options of a loss of pairs that no phase reads."""
-    given = self.reward_model.of_pairs
-    if not given:
+    options = self.reward_model.of_pairs
+    if not options:
       return
-    option, value = next(iter(given.items()))
+    option, value = next(iter(options.items()))
     if self.algorithm[0] == kinds.OF_PAIRS:
       raise ValueError(
         f"config.reward_model.{option}={value}: the run's algorithm is that"
@@ -337,9 +337,9 @@ class RunConfig:
         f" the {len(rewards.functions)} rewards {rewards.functions}; give one"
         " for each."
       )
-    given = dict(zip(rewards.functions, weights, strict=False))
-    models = [x for x in (REWARD_MODEL, JUDGE) if given.get(x)]
-    if "reward" in phase.trains and given and not any(given.values()):
+    weight_of = dict(zip(rewards.functions, weights, strict=False))
+    models = [x for x in (REWARD_MODEL, JUDGE) if weight_of.get(x)]
+    if "reward" in phase.trains and weight_of and not any(weight_of.values()):
       raise ValueError(
         f"config.{name}.reward_weights={weights}: all completions would be"
         " equally good, and there would be no pair; set one of them above 0."
@@ -353,18 +353,18 @@ class RunConfig:
       )
     for component in phase.keep.bounds:
       one_of(f"{name}.keep.least", component, rewards.names)
-    for found in phase.demonstrations:
-      if found in self.sections and found != OWN:
-        kind = self.sections[found].kind
-        if found not in self.phases[:index] or kind != "rejection":
+    for source in phase.demonstrations:
+      if source in self.sections and source != OWN:
+        kind = self.sections[source].kind
+        if source not in self.phases[:index] or kind != "rejection":
           raise ValueError(
-            f"config.{name}.demonstrations names the phase {found!r}, of the"
+            f"config.{name}.demonstrations names the phase {source!r}, of the"
             f" kind {kind!r}; needed is one of the kind 'rejection' that comes"
             f" before it in config.phases={self.phases}."
           )
-        if not self.sections[found].steps:
+        if not self.sections[source].steps:
           raise ValueError(
-            f"config.{found}.steps=0: that phase keeps nothing, and"
+            f"config.{source}.steps=0: that phase keeps nothing, and"
             f" config.{name}.demonstrations asks for it; set it to 1 or more,"
             " or leave the phase out of both."
           )
@@ -389,12 +389,12 @@ class RunConfig:
     Raises:
       ValueError: The run's algorithm has no objective for this phase.
     """
-    own, options = self.algorithm
+    base, options = self.algorithm
     kind = self.sections[name].of_kind
-    found, options = kind.objective(algorithms.get_algorithm(own), options)
-    if found.name == kinds.OF_PAIRS != own:
+    algorithm, options = kind.objective(algorithms.get_algorithm(base), options)
+    if algorithm.name == kinds.OF_PAIRS != base:
       options = dataclasses.replace(options, **self.reward_model.of_pairs)
-    return found, options
+    return algorithm, options
 
   @property
   def stages(self) -> tuple[PhaseConfig, ...]:
@@ -573,11 +573,11 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
       " as it is, or choose an algorithm with one, such as 'ppo'."
     )
   if settings.unpublished and not settings.allow_unpublished:
-    chosen = {path: _setting(config, path) for path in settings.unpublished}
+    choices = {path: _setting(config, path) for path in settings.unpublished}
     raise ValueError(
       "config: the source of this recipe does not publish these settings, and"
       " their values are our own choice:"
-      f" {', '.join(f'{path}={value!r}' for path, value in chosen.items())}."
+      f" {', '.join(f'{path}={value!r}' for path, value in choices.items())}."
       " Set them to yours, or keep them; either way add"
       " --config.allow_unpublished=True."
     )
@@ -642,17 +642,17 @@ def _freeze(
 ) -> Any:
   """Makes an object of a config class; fields in `made` are ready objects."""
   hints = _hints(cls)
-  known = [f.name for f in dataclasses.fields(cls) if f.name not in made]
+  names = [f.name for f in dataclasses.fields(cls) if f.name not in made]
   switched = cls if issubclass(cls, groups.Switched) else None
   result = {}
   for name, value in values.items():
-    if name not in known:
-      hint = f"{nearest(name, [*known, *also])}."
+    if name not in names:
+      hint = f"{nearest(name, [*names, *also])}."
       if switched:
         hint += switched.hint(name, values.get(switched.switch))
       raise KeyError(
         f"{where}.{name} is not a setting{hint} {where} has:"
-        f" {', '.join([*known, *also])}."
+        f" {', '.join([*names, *also])}."
       )
     result[name] = _typed(hints[name], value, f"{where}.{name}")
   group = cls(**result, **made)
@@ -729,8 +729,8 @@ def micro_batch_size(
   slots = max_new_tokens
   if phase.group_size == 1 or minibatch % phase.group_size:
     slots += max_prompt_len  # Each row is run with its prompt.
-  most = min(max(_CPU_TOKENS // slots, 1), minibatch)
-  return max(d for d in range(1, most + 1) if minibatch % d == 0)
+  limit = min(max(_CPU_TOKENS // slots, 1), minibatch)
+  return max(d for d in range(1, limit + 1) if minibatch % d == 0)
 
 
 def lengths(phase: PhaseConfig, max_new_tokens: int) -> tuple[int, ...]:

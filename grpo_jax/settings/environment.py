@@ -103,7 +103,7 @@ class CompactionConfig(groups.Switched):
     return self.context_len is not None
 
   @property
-  def asked(self) -> Any:
+  def request(self) -> Any:
     """The instruction as an observation."""
     if len(self.instruction) == 1:
       return self.instruction[0]
@@ -199,15 +199,15 @@ class InterceptorConfig(groups.Switched):
         " give one, or three: before the text, the text, after it."
       )
     try:
-      found = re.compile(self.call)
+      regex = re.compile(self.call)
     except re.error as error:
       raise ValueError(
         f"config.interceptor.call={self.call!r} is no regular expression:"
         f" {error}."
       ) from None
-    if found.groups > 1:
+    if regex.groups > 1:
       raise ValueError(
-        f"config.interceptor.call={self.call!r} has {found.groups} groups, and"
+        f"config.interceptor.call={self.call!r} has {regex.groups} groups, and"
         " one can be the call; write (?:…) for the others."
       )
     if not self.rules:
@@ -287,8 +287,8 @@ class ServedConfig:
     Args:
       data, environment, interceptor: Sections of the same config.
     """
-    named = is_served(data.environment)
-    if named and data.source != SOURCE:
+    over_http = is_served(data.environment)
+    if over_http and data.source != SOURCE:
       raise ValueError(
         f"config.data.source={data.source!r} and"
         f" config.data.environment={data.environment!r}: an environment of the"
@@ -298,13 +298,13 @@ class ServedConfig:
     usual = ServedConfig()
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if not named and value != getattr(usual, field.name):
+      if not over_http and value != getattr(usual, field.name):
         raise ValueError(
           f"config.served.{field.name}={value!r}, and config.data.environment"
           f" is not '{PREFIX}MODULE': nobody asks over HTTP. Leave"
           " config.served as it is."
         )
-    if not named:
+    if not over_http:
       return
     for name in _ITS_OWN:
       if value := getattr(environment, name):

@@ -35,14 +35,14 @@ def product(*grids: Grid) -> Cells:
     ValueError: Two grids set the same name, or a grid has no cell.
   """
   parts = [_cells(grid) for grid in grids]
-  seen: set[str] = set()
+  all_names: set[str] = set()
   for part in parts:
     names = {name for cell in part for name in cell}
-    if both := sorted(seen & names):
+    if shared := sorted(all_names & names):
       raise ValueError(
-        f"product: {', '.join(both)} is in two grids; leave it out of one."
+        f"product: {', '.join(shared)} is in two grids; leave it out of one."
       )
-    seen |= names
+    all_names |= names
   return [
     {name: value for cell in cells for name, value in cell.items()}
     for cells in itertools.product(*parts)
@@ -60,9 +60,9 @@ def zipped(axes: Mapping[str, Sequence[Any]]) -> Cells:
   """
   counts = {name: len(values) for name, values in axes.items()}
   if len({*counts.values()}) != 1 or not all(counts.values()):
-    shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
+    text = ", ".join(f"{name} has {count}" for name, count in counts.items())
     raise ValueError(
-      f"zipped: needed are as many values for each name; {shown or 'no name'}."
+      f"zipped: needed are as many values for each name; {text or 'no name'}."
     )
   rows = zip(*axes.values(), strict=True)
   return [dict(zip(axes, row, strict=True)) for row in rows]

@@ -61,8 +61,8 @@ class Switched:
   def hint(cls, name: str, value: Any) -> str:
     """Says with which values of the switch the group has a setting."""
     if not cls.values:
-      known = name in cls.read_with(True)
-      return f" It has {name} if {cls.switch} is set." if known else ""
+      is_field = name in cls.read_with(True)
+      return f" It has {name} if {cls.switch} is set." if is_field else ""
     having = [repr(x) for x in cls.values if name in cls.read_with(x)]
     if not having:
       return ""
@@ -228,25 +228,25 @@ def parts(data: Any) -> dict[str, MixturePart]:
       "config.data.source='mixture' and config.data.mixture is empty; name its"
       " parts, as ({'name': 'add'}, {'name': 'sort', 'weight': 2.0})."
     )
-  found: dict[str, MixturePart] = {}
+  by_domain: dict[str, MixturePart] = {}
   for place, entry in enumerate(data.mixture):
     where = f"config.data.mixture[{place}]"
     name, part = _part(where, data, entry)
-    if name in found:
+    if name in by_domain:
       raise ValueError(
         f"{where}: two parts are the domain {name!r}; give each a 'domain' of"
         " its own."
       )
-    found[name] = part
-  if not any(part.weight for part in found.values()):
+    by_domain[name] = part
+  if not any(part.weight for part in by_domain.values()):
     raise ValueError("config.data.mixture: all weights are 0.")
-  kinds = {part.data.source == "task" for part in found.values()}
+  kinds = {part.data.source == "task" for part in by_domain.values()}
   if len(kinds) > 1:
     raise ValueError(
       "config.data.mixture: some parts are tasks, which are made of ids, and"
       " some are text; a policy has one tokenizer. Take one kind."
     )
-  return found
+  return by_domain
 
 
 def _part(
@@ -257,7 +257,7 @@ def _part(
       f"{where} is {entry!r:.60}; needed is a group, as {{'name': 'add'}}."
     )
   settings = dict(entry.items())
-  given = settings.pop("domain", None)
+  domain = settings.pop("domain", None)
   weight = settings.pop("weight", 1.0)
   if type(weight) not in (int, float) or not 0 <= weight < 1e9:
     raise ValueError(
@@ -285,13 +285,13 @@ def _part(
         f"{where}: {name} is {value!r:.60}; it needs a"
         f" {type(default).__name__}, as {default!r}."
       )
-  made = dataclasses.replace(
+  part_data = dataclasses.replace(
     data, **{"source": "task", "mixture": (), **settings}
   )
-  name = given if given is not None else _name(made)
+  name = domain if domain is not None else _name(part_data)
   if not isinstance(name, str) or not name:
     raise ValueError(f"{where} has the domain {name!r:.60}; needed is a text.")
-  return name, MixturePart(made, float(weight))
+  return name, MixturePart(part_data, float(weight))
 
 
 def _name(data: Any) -> str:
@@ -316,19 +316,19 @@ MIX_ANCHORS = ("argmax", "sampled")
 MIX_NEIGHBOURS = ("nearest", "random")
 
 
-def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+def one_of(name: str, value: str, names: tuple[str, ...]) -> None:
   """Raises ValueError unless a value is one of the known choices."""
-  if value not in known:
+  if value not in names:
     raise ValueError(
-      f"config: {what} got {value!r:.80}{nearest(value, known)}; choose one of"
-      f" {', '.join(known)}."
+      f"config: {name} got {value!r:.80}{nearest(value, names)}; choose one of"
+      f" {', '.join(names)}."
     )
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
   """A hint for a message: the known name that is most similar."""
-  near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-  return f" (did you mean {near[0]!r}?)" if near else ""
+  matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+  return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 SOURCES = (

@@ -37,12 +37,12 @@ OF_PAIRS = "bradley_terry"  # Loss of a reward model that learns from pairs.
 
 
 def _show_loss(metrics: Metrics) -> dict[str, float]:
-  return {"loss": metrics["loss"]} | _found(
+  return {"loss": metrics["loss"]} | _select(
     metrics, {"held-out": "eval/accuracy"}
   )
 
 
-def _found(metrics: Metrics, names: Mapping[str, str]) -> dict[str, float]:
+def _select(metrics: Metrics, names: Mapping[str, str]) -> dict[str, float]:
   """Values of the existing metrics, by their labels on the display."""
   return {
     label: metrics[name] for label, name in names.items() if name in metrics
@@ -90,8 +90,8 @@ class PhaseKind:
 
 def _likelihood(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
   del algorithm, config
-  found = algorithms.get_algorithm("sft")
-  return found, found.config_class()
+  entry = algorithms.get_algorithm("sft")
+  return entry, entry.config_class()
 
 
 def _objective_of_run(
@@ -113,7 +113,7 @@ def _show_rewards(metrics: Metrics) -> dict[str, float]:
     # Accuracy of the policy's own completions, before any correction.
     "accuracy": metrics.get("correction/draft_accuracy", accuracy),
     **({"unscored": unscored} if unscored else {}),
-    **_found(
+    **_select(
       metrics,
       {
         "held-out": "eval/accuracy",
@@ -145,16 +145,16 @@ def _show_value(metrics: Metrics) -> dict[str, float]:
 def _pairs(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
   if algorithm.policy_loss is None:
     return algorithm, config
-  found = algorithms.get_algorithm(OF_PAIRS)
-  return found, found.config_class()
+  entry = algorithms.get_algorithm(OF_PAIRS)
+  return entry, entry.config_class()
 
 
 def _process(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
   del algorithm, config
   from grpo_jax.algorithms import process_reward
 
-  found = process_reward.PROCESS_REWARD
-  return found, found.config_class()
+  entry = process_reward.PROCESS_REWARD
+  return entry, entry.config_class()
 
 
 def _show_kept(metrics: Metrics) -> dict[str, float]:
@@ -177,7 +177,7 @@ def _of_pairs(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
 
 
 def _show_reward_model(metrics: Metrics) -> dict[str, float]:
-  return {"reward model loss": metrics["reward_model/loss"]} | _found(
+  return {"reward model loss": metrics["reward_model/loss"]} | _select(
     metrics,
     {
       "ranked right": "reward_model/accuracy",

@@ -139,17 +139,17 @@ class ModelConfig(architecture.Architecture):
     if self.adapter_checkpoint:
       from grpo_jax.models.hf import peft
 
-      found = peft.config_of(self.adapter_checkpoint, self.quantization)
+      config = peft.config_of(self.adapter_checkpoint, self.quantization)
       for name in ("rank", "alpha", "modules"):
-        setting, theirs = f"lora_{name}", getattr(found, name)
+        setting, actual = f"lora_{name}", getattr(config, name)
         value = getattr(self, setting)
-        if value != getattr(ModelConfig, setting) and value != theirs:
+        if value != getattr(ModelConfig, setting) and value != actual:
           raise ValueError(
             f"config.model.{setting}={value}, and the adapters in"
-            f" {self.adapter_checkpoint} have {theirs}; leave the setting out:"
+            f" {self.adapter_checkpoint} have {actual}; leave the setting out:"
             " it is taken from there."
           )
-      return found
+      return config
     if not self.lora_rank:
       return None
     from grpo_jax.models.policies import lora
@@ -188,13 +188,13 @@ class ModelConfig(architecture.Architecture):
         vocab_size=vocab_size, **fields, **self.tower.fields
       )
     default = ModelConfig()
-    ours = architecture.FIELDS_OF_A_RUN
+    free = architecture.FIELDS_OF_A_RUN
     for name, value in fields.items():
-      if name not in ours and value != getattr(default, name):
+      if name not in free and value != getattr(default, name):
         raise ValueError(
           f"config.model.{name}={value} with config.model.checkpoint="
           f"{self.checkpoint!r}: its config.json decides the architecture; of"
-          f" the model's fields only {', '.join(ours)} may be set beside it."
+          f" the model's fields only {', '.join(free)} may be set beside it."
           " Start from configs/checkpoint.py, which sets none."
         )
     if self.tower.kind:
@@ -205,16 +205,16 @@ class ModelConfig(architecture.Architecture):
       )
     from grpo_jax.models.hf import families
 
-    theirs, _ = families.from_config_json(self.directory())
-    if theirs["vocab_size"] < vocab_size:
+    source, _ = families.from_config_json(self.directory())
+    if source["vocab_size"] < vocab_size:
       raise ValueError(
         f"config.model.checkpoint={self.checkpoint!r} has"
-        f" {theirs['vocab_size']} token ids and the tokenizer {vocab_size};"
+        f" {source['vocab_size']} token ids and the tokenizer {vocab_size};"
         " set config.data.tokenizer to the checkpoint's own."
       )
-    kept = {name: fields[name] for name in ours}
-    kept["tower_trained"] = self.tower.trained
-    return architecture.TransformerConfig(**{**theirs, **kept})
+    extra = {name: fields[name] for name in free}
+    extra["tower_trained"] = self.tower.trained
+    return architecture.TransformerConfig(**{**source, **extra})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -131,11 +131,11 @@ class HealthConfig:
   off: tuple[str, ...] = ()
 
   def __post_init__(self):
-    known = tuple(rules.BY_NAME)
+    names = tuple(rules.BY_NAME)
     for field in ("halt", "off"):
       for name in getattr(self, field):
         if rules.find(name) is None:
-          groups.one_of(f"health.{field}", name, known)
+          groups.one_of(f"health.{field}", name, names)
     for name, setting in rules.ALWAYS.items():
       if self.is_off(rules.BY_NAME[name]):
         raise ValueError(

@@ -85,10 +85,10 @@ def config(
     ValueError: The file makes no config, or `settings` has the algorithm.
   """
   arguments = () if algorithm is None else (algorithm,)
-  found = load(str(find(name)), *arguments)
-  apply(found, with_rows(settings))
-  found.lock()
-  return found
+  result = load(str(find(name)), *arguments)
+  apply(result, with_rows(settings))
+  result.lock()
+  return result
 
 
 def text_of(error: BaseException) -> str:
@@ -126,25 +126,25 @@ def find(name: str | os.PathLike) -> pathlib.Path:
   path = pathlib.Path(text)
   if path.is_file():
     return path
-  own = text.removeprefix("configs/").removesuffix(".py")
+  stem = text.removeprefix("configs/").removesuffix(".py")
   # "mine.py" would be a file of the user.
   is_name = text.startswith("configs/") or not text.endswith(".py")
   inside = not path.is_absolute() and ".." not in path.parts
-  found = CONFIGS / f"{own}.py"
-  if is_name and inside and found.is_file():
-    here = pathlib.Path.cwd()
-    return found.relative_to(here) if found.is_relative_to(here) else found
-  known = shipped()
-  near = difflib.get_close_matches(own, known, n=1, cutoff=0.5)
-  hint = f" Did you mean {near[0]!r}?" if near else ""
-  there = (
-    f"These come with the library: {', '.join(known)}."
-    if known
+  file = CONFIGS / f"{stem}.py"
+  if is_name and inside and file.is_file():
+    cwd = pathlib.Path.cwd()
+    return file.relative_to(cwd) if file.is_relative_to(cwd) else file
+  names = shipped()
+  matches = difflib.get_close_matches(stem, names, n=1, cutoff=0.5)
+  hint = f" Did you mean {matches[0]!r}?" if matches else ""
+  listing = (
+    f"These come with the library: {', '.join(names)}."
+    if names
     else f"The folder {CONFIGS} of grpo_jax is missing."
   )
   raise FileNotFoundError(
     f"config: there is no config file {text} (the folder here is"
-    f" {pathlib.Path.cwd()}).{hint} {there} A path of another file ends in"
+    f" {pathlib.Path.cwd()}).{hint} {listing} A path of another file ends in"
     " '.py'."
   )
 
@@ -206,10 +206,10 @@ def complaint(
     if not isinstance(node, config_dict.ConfigDict):
       return f"config{where} is a value; it has no settings of its own."
     if part not in node:
-      near = difflib.get_close_matches(part, list(node), n=1, cutoff=0.5)
+      matches = difflib.get_close_matches(part, list(node), n=1, cutoff=0.5)
       hint = ""
-      if near:
-        hint = f" Did you mean {spelled(f'{where}.{near[0]}'[1:])}?"
+      if matches:
+        hint = f" Did you mean {spelled(f'{where}.{matches[0]}'[1:])}?"
       if owner := switched(node):
         hint += owner.hint(part, node.get(owner.switch))
       elif not where and part in phase_lib.OF_CRITIC:
@@ -250,12 +250,12 @@ def is_switch(config: config_dict.ConfigDict, name: str) -> bool:
   return group is not None and group.switch == last
 
 
-def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
+def apply(config: config_dict.ConfigDict, settings: Mapping[str, Any]) -> None:
   """Sets settings by their names.
 
   Args:
     config: All settings.
-    given: Name, such as "rl.steps" -> value.
+    settings: Name, such as "rl.steps" -> value.
 
   Raises:
     KeyError: There is no such setting, or it is a group; the message has the
@@ -264,22 +264,22 @@ def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
     ValueError: A name is that of the algorithm.
   """
   for name, value in sorted(
-    given.items(), key=lambda item: not is_switch(config, item[0])
+    settings.items(), key=lambda item: not is_switch(config, item[0])
   ):
-    said = f"config: {name}={_shown(value)}: "
+    prefix = f"config: {name}={_shown(value)}: "
     if name in ("algorithm", "algorithm.name"):
       # The fields of one algorithm must not stay with another.
       raise ValueError(
-        f"{said}the algorithm is chosen with the file, so that it comes with"
+        f"{prefix}the algorithm is chosen with the file, so that it comes with"
         f" its own defaults: config(FILE, {value!r})."
       )
     if problem := complaint(config, name, lambda name: name):
-      raise KeyError(f"{said}{problem}")
+      raise KeyError(f"{prefix}{problem}")
     *groups, last = name.split(".")
     parent = at(config, ".".join(groups))
     if example := free_example(name):
       if not isinstance(value, Mapping):
-        raise TypeError(f"{said}needed is a dictionary, as {example}.")
+        raise TypeError(f"{prefix}needed is a dictionary, as {example}.")
       with parent.unlocked():
         parent[last] = config_dict.ConfigDict(dict(value))
       continue
@@ -302,21 +302,21 @@ def misfit(name: str, value: Any, kind: type) -> TypeError:
   return TypeError(f"config: {name}={_shown(value)}: needed is {needed}.{hint}")
 
 
-def with_rows(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_rows(values: Mapping[str, Any]) -> dict[str, Any]:
   """Converts settings whose `data` are records in memory.
 
   Args:
-    given: Settings by name. `data` is a list of dictionaries, or a data set of
+    values: Settings by name. `data` is a list of dictionaries, or a data set of
       Hugging Face's `datasets`; or a dictionary of two, "train" and "test".
 
   Raises:
     TypeError: `data` has another type, or a record has.
     ValueError: A record is too deep, or has half a surrogate pair.
   """
-  given = {**given}
-  data = given.pop("data", None)
+  values = {**values}
+  data = values.pop("data", None)
   if data is None:
-    return given
+    return values
   parts = data if isinstance(data, Mapping) else {"train": data}
   if "train" not in parts or parts.keys() - {"train", "test"}:
     raise TypeError(
@@ -327,20 +327,20 @@ def with_rows(given: Mapping[str, Any]) -> dict[str, Any]:
   settings = {"data.source": "jsonl"}
   for part, setting in ("train", "train_path"), ("test", "eval_path"):
     if part in parts:
-      rows = _rows(parts[part], given.get("data.fields"))
+      rows = _rows(parts[part], values.get("data.fields"))
       settings[f"data.{setting}"] = imports.name_of(rows)
-  return {**settings, **given}
+  return {**settings, **values}
 
 
 def _rows(data: Any, fields: Any) -> list[dict[str, Any]]:
   """Converts records in memory to plain dictionaries."""
   is_set = hasattr(data, "column_names") and hasattr(data, "__len__")
   rows = list(data) if is_set or isinstance(data, list | tuple) else None
-  wrong = [x for x in rows or () if not isinstance(x, Mapping)]
-  if not rows or wrong:
-    found = wrong[0] if wrong else data
+  bad = [x for x in rows or () if not isinstance(x, Mapping)]
+  if not rows or bad:
+    sample = bad[0] if bad else data
     raise TypeError(
-      f"config: data has {found!r:.80} ({type(found).__name__}); needed is a"
+      f"config: data has {sample!r:.80} ({type(sample).__name__}); needed is a"
       " list of dictionaries, at least one, or a data set of the package"
       " `datasets`. Its columns are named in config.data.format or"
       " config.data.fields."
@@ -353,8 +353,8 @@ def _rows(data: Any, fields: Any) -> list[dict[str, Any]]:
   plain = [{str(name): value for name, value in row.items()} for row in rows]
   if not is_set:
     return plain
-  named = fields if isinstance(fields, Mapping) else None
-  return [formats.without_nulls(row, named) for row in plain]
+  field_names = fields if isinstance(fields, Mapping) else None
+  return [formats.without_nulls(row, field_names) for row in plain]
 
 
 def _fitting(kind: type, value: Any, name: str) -> Any:

@@ -315,16 +315,16 @@ class KeepConfig:
     Raises:
       ValueError: An entry is not written as NAME=NUMBER.
     """
-    found = {}
-    for given in self.least:
-      name, _, value = given.partition("=")
+    minimums = {}
+    for entry in self.least:
+      name, _, value = entry.partition("=")
       try:
-        found[name] = float(value)
+        minimums[name] = float(value)
       except ValueError as error:
         raise ValueError(
-          f"least={given!r}: needed is NAME=NUMBER, as 'language=0.9'."
+          f"least={entry!r}: needed is NAME=NUMBER, as 'language=0.9'."
         ) from error
-    return found
+    return minimums
 
   def check(self, where: str) -> None:
     """Raises ValueError if a setting is out of range."""
@@ -462,11 +462,11 @@ class PhaseConfig(groups.Switched):
       num_lengths=_UNROLLED,
       logits_chunk_mib=ranges.SIZE,
     )
-    drawn = self.max_rounds * self.num_rows
-    if drawn not in ranges.ROWS:
+    total = self.max_rounds * self.num_rows
+    if total not in ranges.ROWS:
       raise ValueError(
         f"config.{name}: num_prompts {self.num_prompts} × group_size"
-        f" {self.group_size} × max_rounds {self.max_rounds} = {drawn} rows of a"
+        f" {self.group_size} × max_rounds {self.max_rounds} = {total} rows of a"
         f" step must be {ranges.ROWS}. Lower one of them."
       )
     if self.reset_policy and not self.reset_optimizer:
@@ -557,8 +557,8 @@ class ReferenceConfig(PhaseConfig):
   def check(self, name: str) -> None:
     """Raises ValueError if a setting does not fit the teachers."""
     super().check(name)
-    stored = self.reference_storage
-    one_of(f"{name}.reference_storage", stored, groups.STORAGE)
+    storage = self.reference_storage
+    one_of(f"{name}.reference_storage", storage, groups.STORAGE)
     weights, teachers = self.reference_mixture, self.reference_workdirs
     if weights and (
       len(weights) != len(teachers)
@@ -765,8 +765,8 @@ class SupervisedConfig(PolicyUpdateConfig):
     """Raises ValueError if a setting is out of range."""
     super().check(name)
     ranges.check(self, f"config.{name}", num_records=ranges.ROWS)
-    own = not self.demonstrations or "own" in self.demonstrations
-    if self.num_records is not None and not own:
+    reads_own = not self.demonstrations or "own" in self.demonstrations
+    if self.num_records is not None and not reads_own:
       raise ValueError(
         f"config.{name}.num_records={self.num_records} is about the run's own"
         f" data, which are not among config.{name}.demonstrations="
@@ -911,8 +911,8 @@ class RewardModelConfig:
   @property
   def of_pairs(self) -> dict[str, float]:
     """Options of the loss of pairs that are set, by name."""
-    given = {"margin": self.margin, "center_coef": self.center_coef}
-    return {name: value for name, value in given.items() if value}
+    options = {"margin": self.margin, "center_coef": self.center_coef}
+    return {name: value for name, value in options.items() if value}
 
   def ranks(self, phase: PhaseConfig) -> bool:
     """Returns True if another reward model ranks a phase's completions."""

@@ -266,10 +266,10 @@ class RewardsConfig:
     for name, points in self.schedules.items():
       _check_schedule(name, points)
     for name, domains in self.domains.items():
-      whole = isinstance(domains, (list, tuple)) and all(
+      is_valid = isinstance(domains, (list, tuple)) and all(
         isinstance(x, str) or (type(x) is int and x >= 0) for x in domains
       )
-      if not whole or not domains:
+      if not is_valid or not domains:
         raise ValueError(
           f"config.rewards.domains: {name!r} got {domains!r}; needed are"
           " names or numbers of domains, such as ('algebra', 'geometry')."

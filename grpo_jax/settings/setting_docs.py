@@ -52,18 +52,18 @@ def attributes(cls: type) -> Mapping[str, str]:
     "\nAttributes:\n"
   )
   del head
-  found: dict[str, str] = {}
+  entries: dict[str, str] = {}
   names: list[str] = []
   for line in body.splitlines():
     entry = _ENTRY.fullmatch(line.strip())
     if line.startswith("  ") and not line.startswith("   ") and entry:
       names = entry[1].split(", ")
-      found |= dict.fromkeys(names, entry[2])
+      entries |= dict.fromkeys(names, entry[2])
     elif line.startswith("    "):
-      found |= {name: f"{found[name]} {line.strip()}" for name in names}
+      entries |= {name: f"{entries[name]} {line.strip()}" for name in names}
     elif line.strip():
       break
-  return found
+  return entries
 
 
 def text(cls: type, field: str) -> str:
@@ -72,8 +72,8 @@ def text(cls: type, field: str) -> str:
   If there is no entry, the text names the file with the equation of the field.
   """
   for base in cls.__mro__:
-    if field in (found := attributes(base)):
-      return found[field]
+    if field in (entries := attributes(base)):
+      return entries[field]
   (owner,) = [c for c in cls.__mro__ if field in c.__dict__][-1:]
   path = owner.__module__.replace(".", "/")
   return f"See the equation in {path}.py."

@@ -112,7 +112,7 @@ def compaction(
       return _as_on_host(of_task, max_prompt_len)
     return of_task
   where = "config.environment.compaction"
-  request, around = setup.asked, setup.around
+  request, around = setup.request, setup.around
   if config.data.template == "chat" and isinstance(request, str):
     request, around = _in_chat(config, text, request)
     around = setup.resume or around
