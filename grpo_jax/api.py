@@ -114,8 +114,8 @@ def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
   from grpo_jax import handle  # To look at a run, which training does not.
 
   folder = files.parse(workdir)
-  opened = functools.partial(checkpointed.opened, workdir=folder, step=step)
-  return handle.Run(workdir_lib.settings(folder), folder, opened)
+  opener = functools.partial(checkpointed.opened, workdir=folder, step=step)
+  return handle.Run(workdir_lib.settings(folder), folder, opener)
 
 
 def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
@@ -140,5 +140,5 @@ def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
   _prepare()
   from grpo_jax import handle
 
-  opened = functools.partial(checkpointed.opened_checkpoint, config=settings)
-  return handle.Run(settings, None, opened)
+  opener = functools.partial(checkpointed.opened_checkpoint, config=settings)
+  return handle.Run(settings, None, opener)

@@ -89,18 +89,18 @@ def check(name: str, settings: str, level: int | None) -> None:
   """
   factory = _factory()
   if name not in factory.DATASETS:
-    near = difflib.get_close_matches(name, factory.DATASETS, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    matches = difflib.get_close_matches(name, factory.DATASETS, n=1)
+    hint = f" (did you mean {matches[0]!r}?)" if matches else ""
     raise ValueError(
       f"reasoning-gym: there is no dataset {name!r}{hint}; choose one of"
       f" {', '.join(names())}."
     )
   fields = [field.name for field in dataclasses.fields(_config_class(name))]
-  known = [field for field in fields if field not in ("seed", "size")]
-  if unknown := json.loads(settings).keys() - {*known}:
+  allowed = [field for field in fields if field not in ("seed", "size")]
+  if unknown := json.loads(settings).keys() - {*allowed}:
     raise ValueError(
       f"reasoning-gym: the dataset {name!r} has no settings"
-      f" {sorted(unknown)}; it has {', '.join(known)}."
+      f" {sorted(unknown)}; it has {', '.join(allowed)}."
     )
   if level is not None and not factory.has_curriculum(name):
     raise ValueError(
@@ -139,7 +139,7 @@ def problem(
       dataset = _dataset(name, settings, level, seed)
       return GymProblem(dataset, dataset[0])
     with _reseeding:
-      dataset = _kept(name, settings, level)
+      dataset = _cached(name, settings, level)
       dataset.seed = seed
       return GymProblem(dataset, dataset[0])
   except ImportError:
@@ -152,7 +152,7 @@ def problem(
 
 
 @functools.lru_cache(maxsize=16)
-def _kept(name: str, settings: str, level: int | None) -> Any:
+def _cached(name: str, settings: str, level: int | None) -> Any:
   """Returns a dataset whose seed is set anew for each problem."""
   return _dataset(name, settings, level, 0)
 

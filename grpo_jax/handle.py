@@ -47,18 +47,18 @@ class Run:
     self,
     config: config_lib.RunConfig,
     workdir: files.Path | None,
-    opened: Callable[[contextlib.ExitStack], checkpointed.Loaded],
+    open_policy: Callable[[contextlib.ExitStack], checkpointed.Loaded],
   ):
     """Opens nothing yet.
 
     Args:
       config: The run's settings.
       workdir: The run's folder; None for a checkpoint.
-      opened: Opens the policy; the stack closes it.
+      open_policy: Opens the policy; the stack closes it.
     """
     self.config = config
     self.workdir = workdir
-    self._opened = opened
+    self._open = open_policy
     stack = contextlib.ExitStack()
     self._stack = stack
     self._close = weakref.finalize(self, stack.close)
@@ -71,15 +71,15 @@ class Run:
     self.close()
 
   def __repr__(self) -> str:
-    where = self.workdir or self.config.model.checkpoint
+    origin = self.workdir or self.config.model.checkpoint
     result = self.result if self.workdir else None
     if result is None:
-      return f"Run({str(where)!r})"
+      return f"Run({str(origin)!r})"
     after = result["after"] or {}
     accuracy = after.get("eval/accuracy")
-    shown = "" if accuracy is None else f", eval/accuracy {accuracy:.3f}"
+    suffix = "" if accuracy is None else f", eval/accuracy {accuracy:.3f}"
     return (
-      f"Run({str(where)!r}, {ranges.counted(result['step'], 'step')}{shown})"
+      f"Run({str(origin)!r}, {ranges.counted(result['step'], 'step')}{suffix})"
     )
 
   def close(self) -> None:
@@ -97,9 +97,9 @@ class Run:
       ValueError: The checkpoint or the data are at fault.
     """
     with contextlib.ExitStack() as stack:
-      found = self._opened(stack)
+      models = self._open(stack)
       self._stack.enter_context(stack.pop_all())
-    return found
+    return models
 
   @property
   def step(self) -> int | None:
@@ -213,14 +213,14 @@ class Run:
         f"sample: n={n} and temperature=0: all completions of a prompt would be"
         " the same; set a temperature, such as 1.0."
       )
-    given = [prompts] if isinstance(prompts, (str, Mapping)) else list(prompts)
-    is_scored = bool(given) and not isinstance(given[0], str)
-    if not given or any(isinstance(x, str) == is_scored for x in given):
+    items = [prompts] if isinstance(prompts, (str, Mapping)) else list(prompts)
+    is_scored = bool(items) and not isinstance(items[0], str)
+    if not items or any(isinstance(x, str) == is_scored for x in items):
       raise ValueError(
-        f"sample: {len(given)} prompts; needed is at least one, and either"
+        f"sample: {len(items)} prompts; needed is at least one, and either"
         " texts or records, and not both."
       )
-    records = [self._record(prompt) for prompt in given]
+    records = [self._record(prompt) for prompt in items]
     key = is_scored, n, float(temperature)
     if key not in self._samplers:
       self._samplers[key] = draws.TextSampler(self.loaded, records, *key)
@@ -296,24 +296,24 @@ class Run:
       )
     loaded = self.loaded
     sets = data_sets.opened(loaded, data or {}, num_prompts)
-    how = data_sets.Draws(temperature, num_samples, top_p, seed)
-    found = [
-      _figures(one, groups, loaded.config.rewards.follows)
-      for one, groups in zip(
-        sets, data_sets.complete(loaded, sets, how), strict=True
+    settings = data_sets.Draws(temperature, num_samples, top_p, seed)
+    results = [
+      _figures(x, groups, loaded.config.rewards.follows)
+      for x, groups in zip(
+        sets, data_sets.complete(loaded, sets, settings), strict=True
       )
     ]
     if not data:
-      return found[0]
-    named = dict(zip((one.name for one in sets), found, strict=True))
-    named["macro"] = {
-      name: float(np.mean([figures[name] for figures in found]))
-      for name in found[0]
-      if all(name in figures for figures in found)
+      return results[0]
+    by_name = dict(zip((x.name for x in sets), results, strict=True))
+    by_name["macro"] = {
+      name: float(np.mean([figures[name] for figures in results]))
+      for name in results[0]
+      if all(name in figures for figures in results)
     }
     return {
       name.replace("eval/", f"eval/{part}/", 1): value
-      for part, figures in named.items()
+      for part, figures in by_name.items()
       for name, value in figures.items()
     }
 

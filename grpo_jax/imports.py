@@ -96,9 +96,9 @@ class LazyTable(MutableMapping[str, _T], Generic[_T]):
 def folder() -> str:
   """Returns the folder of this process's pickles; it goes with the process."""
   if not _opened:
-    made = tempfile.TemporaryDirectory(prefix="grpo_jax_objects_")
-    _opened.append(made.name)
-    _alive[""] = made  # Removed with the process.
+    directory = tempfile.TemporaryDirectory(prefix="grpo_jax_objects_")
+    _opened.append(directory.name)
+    _alive[""] = directory  # Removed with the process.
   return _opened[0]
 
 
@@ -120,7 +120,7 @@ def is_known(name: str) -> bool:
 def named(value: Any) -> Any:
   """Returns a setting with names in the place of objects; text stays."""
   if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-    return type(value)(named(one) for one in value)
+    return type(value)(named(x) for x in value)
   is_instance = dataclasses.is_dataclass(value) and not isinstance(value, type)
   return name_of(value) if callable(value) or is_instance else value
 
@@ -188,17 +188,17 @@ def load(
     raise ValueError(
       f"{what} '{path}': needed is an import path 'package.module:name'."
     )
-  loaded = (
+  result = (
     _unpickled(path, what)
     if is_object(path)
     else _imported(module_name, attribute, what, kind, where)
   )
-  if kind == "function" and not callable(loaded):
+  if kind == "function" and not callable(result):
     raise ValueError(
-      f"{what} '{path}' is {loaded!r:.80} ({type(loaded).__name__}); needed is"
+      f"{what} '{path}' is {result!r:.80} ({type(result).__name__}); needed is"
       f" a function{form}."
     )
-  return loaded
+  return result
 
 
 def _imported(
@@ -278,16 +278,16 @@ def fetch(text: str, source: Any) -> None:
     FileNotFoundError: A pickle is missing.
   """
   for name in _names(text):
-    ours = pathlib.Path(folder(), _file(name))
-    theirs = source / "objects" / _file(name)
-    if ours.exists():
+    target = pathlib.Path(folder(), _file(name))
+    origin = source / "objects" / _file(name)
+    if target.exists():
       continue
-    if not theirs.exists():
+    if not origin.exists():
       raise FileNotFoundError(
-        f"{theirs} is missing, the object {name!r} of the run's config; copy"
+        f"{origin} is missing, the object {name!r} of the run's config; copy"
         " the whole folder of a run."
       )
-    _write(ours, theirs.read_bytes())
+    _write(target, origin.read_bytes())
 
 
 def _names(text: str) -> Collection[str]:
@@ -327,8 +327,8 @@ def _unpickled(name: str, what: str) -> Any:
 def _label(value: Any) -> str:
   """Returns a short name, for people."""
   plain = value.func if isinstance(value, functools.partial) else value
-  given = getattr(plain, "__name__", None) or getattr(plain, "name", None)
-  text = given if isinstance(given, str) else type(value).__name__
+  name = getattr(plain, "__name__", None) or getattr(plain, "name", None)
+  text = name if isinstance(name, str) else type(value).__name__
   return re.sub(r"\W+", "_", text).strip("_") or "object"
 
 
@@ -356,8 +356,8 @@ def _imports(module_name: str) -> bool:
   if module_name == "__main__" or not origin:
     return False
   with contextlib.suppress(ImportError, ValueError):
-    found = importlib.util.find_spec(module_name)
-    return found is not None and found.origin == origin
+    spec = importlib.util.find_spec(module_name)
+    return spec is not None and spec.origin == origin
   return False
 
 
@@ -385,7 +385,7 @@ class Digest:
 
   def __init__(self) -> None:
     self._hash = hashlib.sha256()
-    self._seen: dict[int, tuple[int, Any]] = {}
+    self._numbers: dict[int, tuple[int, Any]] = {}
 
   def text(self) -> str:
     """Returns the digest as 16 hexadecimal digits."""
@@ -402,25 +402,25 @@ class Digest:
     if type(value) in plain:
       self._say(type(value).__name__, repr(value))
     elif isinstance(value, (set, frozenset)):
-      self._say("set", *sorted(Digest().add(one).text() for one in value))
+      self._say("set", *sorted(Digest().add(x).text() for x in value))
     elif type(value) is tuple:
       self._all("tuple", value)
     elif isinstance(value, types.ModuleType):
       self._say("module", value.__name__)
     elif path := _global(value):
       self._say("global", path)
-    elif id(value) in self._seen:
-      self._say("again", self._seen[id(value)][0])
+    elif id(value) in self._numbers:
+      self._say("again", self._numbers[id(value)][0])
     else:
-      self._seen[id(value)] = len(self._seen), value
+      self._numbers[id(value)] = len(self._numbers), value
       self._object(value)
     return self
 
   def _all(self, kind: str, values: Iterable[Any]) -> None:
-    found = list(values)
-    self._say(kind, len(found))
-    for one in found:
-      self.add(one)
+    items = list(values)
+    self._say(kind, len(items))
+    for item in items:
+      self.add(item)
 
   def _object(self, value: Any) -> None:
     if isinstance(value, (dict, types.MappingProxyType)):
@@ -457,12 +457,12 @@ def _global(value: Any) -> str:
   name = getattr(value, "__qualname__", None)
   if not (isinstance(module, str) and isinstance(name, str)):
     return ""
-  found: Any = sys.modules.get(module)
-  if module == "__main__" or found is None:
+  node: Any = sys.modules.get(module)
+  if module == "__main__" or node is None:
     return ""
   for part in name.split("."):
-    found = getattr(found, part, None)
-  return f"{module}:{name}" if found is value else ""
+    node = getattr(node, part, None)
+  return f"{module}:{name}" if node is value else ""
 
 
 def _of_code(code: types.CodeType) -> tuple[Any, ...]:
@@ -509,8 +509,8 @@ def _of_class(cls: type) -> Iterator[Any]:
         default = None if inspect.isclass(field.default) else field.default
         if field.default is dataclasses.MISSING:
           default = "MISSING"
-        made = field.default_factory
-        factory = "MISSING" if made is dataclasses.MISSING else made
+        make = field.default_factory
+        factory = "MISSING" if make is dataclasses.MISSING else make
         yield field.name, str(field.type), default, factory, field.kw_only
       continue
     if not isinstance(

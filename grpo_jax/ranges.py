@@ -58,8 +58,8 @@ def check(config: Any, where: str, **fields: Range) -> None:
     value = getattr(config, name)
     if value is not None and value not in allowed:
       # The default of a dataclass's field is an attribute of the class.
-      other = ", or None" if getattr(type(config), name, 0) is None else ""
-      raise ValueError(f"{where}.{name}={value} must be {allowed}{other}.")
+      suffix = ", or None" if getattr(type(config), name, 0) is None else ""
+      raise ValueError(f"{where}.{name}={value} must be {allowed}{suffix}.")
 
 
 def counted(count: int, noun: str) -> str:

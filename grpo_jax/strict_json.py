@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 
-def _refused(name: str) -> Any:
+def _refuse(name: str) -> Any:
   raise ValueError(f"{name} is no number of JSON")
 
 
@@ -22,7 +22,7 @@ def _number(text: str) -> float:
   return value
 
 
-DECODER = json.JSONDecoder(parse_constant=_refused, parse_float=_number)
+DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_number)
 
 
 def loads(text: str | bytes) -> Any:
@@ -32,4 +32,4 @@ def loads(text: str | bytes) -> Any:
     ValueError: The text is not JSON, or has a number that is not finite.
     RecursionError: The value is nested too deeply.
   """
-  return json.loads(text, parse_constant=_refused, parse_float=_number)
+  return json.loads(text, parse_constant=_refuse, parse_float=_number)

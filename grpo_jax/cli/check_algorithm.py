@@ -71,31 +71,31 @@ def report(path: str, expected: str | None) -> bool:
   """
   algorithm = algorithms.get_algorithm(path)
   config = algorithm.config_class()
-  found = [*_contract(algorithm, config)]
+  rows = [*_contract(algorithm, config)]
   if expected is not None:
-    found += _comparisons(algorithm, config, expected)
+    rows += _comparisons(algorithm, config, expected)
   print(f"{path}: {type(config).__name__}", flush=True)
   print(flags_lib.wrapped(f"  {options.in_force(config)}"), flush=True)
-  said: dict[str, str] = {}  # Problem -> the check that had it first.
-  failed = tried = 0
-  for name, check in found:
+  names: dict[str, str] = {}  # Problem -> the check that had it first.
+  num_failed = num_checks = 0
+  for name, check in rows:
     problem = _problem(check)
-    tried += 1
-    failed += problem is not None
+    num_checks += 1
+    num_failed += problem is not None
     print(f"  {'FAILS' if problem else 'holds'}  {name}", flush=True)
     if not problem:
       continue
-    again = said.setdefault(problem, name)
-    same = f"    as above: {again}"
-    print(flags_lib.wrapped(problem) if again == name else same)
+    again = names.setdefault(problem, name)
+    reference = f"    as above: {again}"
+    print(flags_lib.wrapped(problem) if again == name else reference)
     if name == _FIRST:
       print("  the others need that first")
       break
   if expected is None:
     print("  not compared with a reference: pass --reference=my_pkg.foo:loss")
-  many = f"{failed} of {tried} checks fail"
-  print(many if failed else "all of it holds")
-  return not failed
+  summary = f"{num_failed} of {num_checks} checks fail"
+  print(summary if num_failed else "all of it holds")
+  return not num_failed
 
 
 def _contract(algorithm: Algorithm, config: Any) -> Iterator[tuple[str, Check]]:
@@ -105,13 +105,13 @@ def _contract(algorithm: Algorithm, config: Any) -> Iterator[tuple[str, Check]]:
   """
   common = dataclasses.replace(config, kl_coef=0.1, entropy_coef=0.01)
   for check in checks.ALL:
-    chosen = algorithm, config if check is checks.ALL[0] else common
+    arguments = algorithm, config if check is checks.ALL[0] else common
     if (
       check is checks.padding_columns_change_nothing
       and algorithm.aggregate is aggregation.over_budget
     ):
-      chosen = checks.plain(algorithm, config)
-    yield check.__name__.replace("_", " "), functools.partial(check, *chosen)
+      arguments = checks.plain(algorithm, config)
+    yield check.__name__.replace("_", " "), functools.partial(check, *arguments)
 
 
 def _comparisons(
@@ -147,14 +147,14 @@ def _problem(check: Check) -> str | None:
     ]
     text = " ".join(" ".join([str(error)[:_MAX_CHARS], *notes]).split())
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
+    user_frames = [
       frame
       for frame in frames
       if not frame.filename.startswith(_OURS)
       and "site-packages" not in frame.filename
     ][-1:]
-    where = "".join(f" ({x.filename}:{x.lineno})" for x in own)
-    if isinstance(error, AssertionError) and not own:
+    where = "".join(f" ({x.filename}:{x.lineno})" for x in user_frames)
+    if isinstance(error, AssertionError) and not user_frames:
       return f"    {text or frames[-1].line}"
     return f"    {kind}: {text or frames[-1].line}{where}"
   return None

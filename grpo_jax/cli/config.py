@@ -37,27 +37,27 @@ _NAME, _VALUE = 38, 20  # Columns.
 def main(argv: Sequence[str]) -> int:
   """Prints the table; exit status 1 if there is nothing in it."""
   del argv
-  every = list(setting_docs.of_config(_CONFIG.value))
-  chosen = [
+  settings = list(setting_docs.of_config(_CONFIG.value))
+  rows = [
     setting
-    for setting in every
+    for setting in settings
     if (setting.is_changed or not _CHANGED.value)
     and _SEARCH.value.lower() in f"{setting.name} {setting.text}".lower()
   ]
-  for line in table(chosen):
+  for line in table(rows):
     print(line)
-  print(f"{len(chosen)} of {len(every)} settings.")
-  return int(not chosen)
+  print(f"{len(rows)} of {len(settings)} settings.")
+  return int(not rows)
 
 
 def table(settings: Iterable[setting_docs.Setting]) -> list[str]:
   """The settings in lines of at most 80 columns, but for long names."""
   lines = [_row("setting", "value", "default").rstrip(), "─" * _COLUMNS]
-  for one in settings:
-    mark = "* " if one.is_changed else "  "
-    lines.append(_row(mark + one.name, _shown(one.value), _shown(one.default)))
+  for row in settings:
+    mark = "* " if row.is_changed else "  "
+    lines.append(_row(mark + row.name, _shown(row.value), _shown(row.default)))
     lines += textwrap.wrap(
-      one.text,
+      row.text,
       _COLUMNS,
       initial_indent="      ",
       subsequent_indent="      ",

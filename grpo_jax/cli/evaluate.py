@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
 
   del argv
   data = _data()
-  out, kept = (
+  out, completions_file = (
     flags_lib.file_to_write(flag.name, flag.value, hosts.is_main())
     for flag in (_OUT, _COMPLETIONS)
   )
@@ -130,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
   how += f" at temperature {draws.temperature:g}"
   if draws.top_p is not None:
     how += f", top_p {draws.top_p:g}"
-  said = {
+  summary = {
     "policy": source,
     "step": step,
     "num_samples": draws.num_samples,
@@ -139,19 +139,19 @@ def main(argv: Sequence[str]) -> int:
     "seed": draws.seed,
     **_summary(sets, greedy, sampled),
   }
-  terminal.say("\n".join(report.evaluation_tables(title, how, said)))
+  terminal.say("\n".join(report.evaluation_tables(title, how, summary)))
   for failure in failures:
     terminal.say(flags_lib.wrapped(f"FAIL: {failure}"), "bold red")
-  if kept is not None:
+  if completions_file is not None:
     lines = (
       line
       for arguments in zip(sets, greedy, sampled, strict=True)
       for line in data_sets.lines(*arguments)
     )
-    files.write(kept, "".join(lines).encode())
-    print(f"completions: {kept}")
+    files.write(completions_file, "".join(lines).encode())
+    print(f"completions: {completions_file}")
   if out is not None:
-    files.write(out, (json.dumps(said, indent=2) + "\n").encode())
+    files.write(out, (json.dumps(summary, indent=2) + "\n").encode())
     print(f"saved: {out}")
   return int(bool(failures))
 
@@ -162,17 +162,17 @@ def _data() -> dict[str, str]:
   Raises:
     ValueError: A file has no name, or two have the same.
   """
-  found: dict[str, str] = {}
-  for given in _DATA.value:
-    name, _, path = given.partition("=")
+  paths: dict[str, str] = {}
+  for entry in _DATA.value:
+    name, _, path = entry.partition("=")
     if not name or not path:
-      raise ValueError(f"--data={given}: needed is NAME=FILE.jsonl.")
-    if name in found:
+      raise ValueError(f"--data={entry}: needed is NAME=FILE.jsonl.")
+    if name in paths:
       raise ValueError(
-        f"--data={given}: {found[name]} has the same name; choose another one."
+        f"--data={entry}: {paths[name]} has the same name; choose another one."
       )
-    found[name] = path
-  return found
+    paths[name] = path
+  return paths
 
 
 def _failures(
@@ -185,15 +185,15 @@ def _failures(
   from grpo_jax.training.evaluation import data_sets
   from grpo_jax.training.problem import unscored
 
-  found = []
-  for one, *both in zip(sets, greedy, sampled, strict=True):
-    for name, groups in zip(("greedy", "sampled"), both, strict=True):
+  failures = []
+  for part, *pair in zip(sets, greedy, sampled, strict=True):
+    for name, groups in zip(("greedy", "sampled"), pair, strict=True):
       valid = [row.valid for group in groups for row in group]
       excess = unscored.excess(valid.count(False), len(valid), max_unscored)
       if excess:
-        where = "" if one.name == data_sets.HELD_OUT else f"{one.name}, "
-        found.append(f"{where}{name}: {excess}")
-  return found
+        where = "" if part.name == data_sets.HELD_OUT else f"{part.name}, "
+        failures.append(f"{where}{name}: {excess}")
+  return failures
 
 
 def _summary(
@@ -208,12 +208,12 @@ def _summary(
   for one, first, several in zip(sets, greedy, sampled, strict=True):
     values.append(scores.per_prompt(first, several, one.golds))
     sections[one.name] = scores.section(values[-1], first, several, one.domains)
-  said: dict[str, dict] = {"data_sets": sections}
+  summary: dict[str, dict] = {"data_sets": sections}
   if len(sets) > 1:
-    said["macro"] = scores.or_none(
+    summary["macro"] = scores.or_none(
       scores.macro(values), *([*itertools.chain(*x)] for x in (greedy, sampled))
     )
-  return said
+  return summary
 
 
 run = functools.partial(

@@ -83,11 +83,11 @@ def main(argv: Sequence[str]) -> int:
         )
       _, family = families.from_config_json(model.directory())
       if family.fused or family.inputs_first:
-        whole = family.fused[0].name if family.fused else "attn.c_attn"
+        module = family.fused[0].name if family.fused else "attn.c_attn"
         raise ValueError(
           "--adapters: layers of the family"
           f" {family.name} have one module for several projections, such as"
-          f" {whole}, and PEFT no adapters for its parts; leave"
+          f" {module}, and PEFT no adapters for its parts; leave"
           " the flag out to merge them."
         )
       peft.check(model.transformer(run.loaded.problem.tokenizer.vocab_size))

@@ -191,22 +191,22 @@ def run(
     logging.set_verbosity(logging.WARNING)  # Libraries chat at INFO.
     terminal.take_over_logging()
     compilation.use()
-    given = flags.FLAGS
+    values = flags.FLAGS
     try:
       if several_processes:
-        hosts.start(given.coordinator, given.num_processes, given.process_id)
+        hosts.start(values.coordinator, values.num_processes, values.process_id)
       return main(argv)
     except Exception as error:
       if isinstance(error, BrokenPipeError) and _nobody_reads():
         # Buffered output is dropped, so that it raises no error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         hosts.leave(_NO_READER)
-      if (no_device := _device_problem(error)) and not given.debug:
+      if (no_device := _device_problem(error)) and not values.debug:
         print(wrapped(f"error: {no_device}"), file=sys.stderr)
         # A label, and a regular exit, would ask for devices again.
         hosts.exit_now(2)
       user_error = isinstance(error, USER_ERRORS)
-      if given.debug or not user_error:
+      if values.debug or not user_error:
         if not _is_one_of_several():
           raise
         # At a regular exit this process would wait for the others.
@@ -264,14 +264,14 @@ def _device_problem(error: Exception) -> str | None:
   """Advice for an error about missing devices; None for any other error."""
   import jax
 
-  asked = jax.config.jax_platforms  # type: ignore[attr-defined]
-  found = re.match(r"Unable to initialize backend '(\w+)': (.*)", str(error))
-  if found:
-    platform, reason = found[1], found[2].partition(" (set JAX")[0]
+  names = jax.config.jax_platforms  # type: ignore[attr-defined]
+  match = re.match(r"Unable to initialize backend '(\w+)': (.*)", str(error))
+  if match:
+    platform, reason = match[1], match[2].partition(" (set JAX")[0]
   elif (
-    asked and traceback.extract_tb(error.__traceback__)[-1].name == "backends"
+    names and traceback.extract_tb(error.__traceback__)[-1].name == "backends"
   ):
-    platform, reason = asked, "JAX has found none"  # It says no more.
+    platform, reason = names, "JAX has found none"  # It says no more.
   else:
     return None
   package, extra = _PLUGINS.get(platform, ("", ""))
@@ -281,7 +281,7 @@ def _device_problem(error: Exception) -> str | None:
   elif package:
     advice = f"{package} is missing: pip install 'grpo_jax[{extra}]', or "
   return (
-    f"JAX_PLATFORMS={asked or ''}: there is no {platform} device here"
+    f"JAX_PLATFORMS={names or ''}: there is no {platform} device here"
     f" ({reason.rstrip('.')}). {advice}set JAX_PLATFORMS=cpu to use the CPU."
   )
 
@@ -313,7 +313,7 @@ def parse(
   if isinstance(argv, list):  # ml_collections reads this very list.
     argv[:] = [x for x in _last_ones(argv) if x not in groups]
   try:
-    rest = flag_values(_with_files(argv))  # --help leaves here.
+    arguments = flag_values(_with_files(argv))  # --help leaves here.
   except Exception as error:  # Of any kind: a config is the user's program.
     mistake = error
   has_config = "config" in flag_values and (needs_config or _configs(argv))
@@ -324,24 +324,24 @@ def parse(
     if missing := re.search(r"Flag --(\w+) must have a value", text):
       text = f"--{missing[1]} is missing: {flag_values[missing[1]].help}"
     raise ValueError(text) from mistake
-  for given, (name, value) in groups.items():
-    _set_group(flag_values["config"].value, given, name, value)
-  if len(rest) > 1 and not takes_arguments:
+  for argument, (name, value) in groups.items():
+    _set_group(flag_values["config"].value, argument, name, value)
+  if len(arguments) > 1 and not takes_arguments:
     raise ValueError(
-      f"unexpected arguments {rest[1:]}; settings are written"
+      f"unexpected arguments {arguments[1:]}; settings are written"
       " --config.name=value."
     )
-  return rest
+  return arguments
 
 
 def _groups(argv: Sequence[str]) -> dict[str, tuple[str, str]]:
   """The overrides of whole groups: argument -> (name of the group, text)."""
-  found = {}
+  groups = {}
   for argument in argv:
     match = re.match(r"--?config\.([\w.]+)=(\{.*\})$", argument, re.DOTALL)
     if match and overrides.free_example(match[1]):
-      found[argument] = (match[1], match[2])
-  return found
+      groups[argument] = (match[1], match[2])
+  return groups
 
 
 def _last_ones(argv: Sequence[str]) -> list[str]:
@@ -349,17 +349,17 @@ def _last_ones(argv: Sequence[str]) -> list[str]:
 
   ml_collections would join the values of a tuple that is given twice.
   """
-  found: dict[str, str] = {}
+  by_name: dict[str, str] = {}
   for place, argument in enumerate(argv):
     match = re.match(r"--?(?:(config\.[\w.]+)=|no(config\.[\w.]+)$)", argument)
     name = match[1] or match[2] if match else f"argument {place}"
-    found.pop(name, None)  # It stands where the last one stands.
-    found[name] = argument
-  return list(found.values())
+    by_name.pop(name, None)  # It stands where the last one stands.
+    by_name[name] = argument
+  return list(by_name.values())
 
 
 def _set_group(
-  config: config_dict.ConfigDict, given: str, name: str, text: str
+  config: config_dict.ConfigDict, argument: str, name: str, text: str
 ) -> None:
   """Sets a group whose keys are not known beforehand.
 
@@ -371,12 +371,12 @@ def _set_group(
     group = config_dict.ConfigDict(value)
   except (ValueError, SyntaxError, TypeError) as error:
     raise ValueError(
-      f"{given}: needed is a dictionary as Python writes it,"
+      f"{argument}: needed is a dictionary as Python writes it,"
       f" {overrides.whole(name, _spelled)} ({overrides.text_of(error)})."
     ) from error
   where, _, last = name.rpartition(".")
   if problem := overrides.complaint(config, name, _spelled):
-    raise ValueError(f"{given}: {problem}")
+    raise ValueError(f"{argument}: {problem}")
   parent = overrides.at(config, where)
   # A group of the file may be of another class of groups.
   with parent.unlocked(), parent.ignore_type():
@@ -405,14 +405,14 @@ def _configs(argv: Sequence[str]) -> list[str]:
 
 def _config_problem(argv: Sequence[str]) -> str | None:
   """Reason why --config and its overrides cannot be used, or None."""
-  given = _configs(argv)
-  if not given:
+  names = _configs(argv)
+  if not names:
     return (
       "--config is missing; pass a config file, or the name of one that comes"
       " with the library, for example --config=quickstart. There are:"
       f" {', '.join(overrides.shipped())}."
     )
-  path, _, algorithm = given[-1].partition(":")
+  path, _, algorithm = names[-1].partition(":")
   config = _load(path, algorithm)
   if isinstance(config, str):
     return config
@@ -429,17 +429,17 @@ def _with_files(argv: Sequence[str]) -> list[str]:
 
   A value that does not name a file stays as it is.
   """
-  given = list(argv)
-  for place, argument in enumerate(given):
-    is_value = place > 0 and given[place - 1] in ("-config", "--config")
+  arguments = list(argv)
+  for place, argument in enumerate(arguments):
+    is_value = place > 0 and arguments[place - 1] in ("-config", "--config")
     flag = re.match(r"--?config=", argument)
     if not is_value and flag is None:
       continue
     start = "" if is_value or flag is None else flag[0]
-    name, colon, more = argument.removeprefix(start).partition(":")
+    name, colon, algorithm = argument.removeprefix(start).partition(":")
     with contextlib.suppress(FileNotFoundError):
-      given[place] = f"{start}{overrides.find(name)}{colon}{more}"
-  return given
+      arguments[place] = f"{start}{overrides.find(name)}{colon}{algorithm}"
+  return arguments
 
 
 def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
@@ -461,33 +461,33 @@ def _override_problem(
   config: config_dict.ConfigDict, path: str, name: str, value: str | None
 ) -> str | None:
   """Reason why `--config.name=value` does not fit, or None if it does."""
-  given = f"--config.{name}" + (f"={value}" if value is not None else "")
+  flag = f"--config.{name}" + (f"={value}" if value is not None else "")
   if overrides.free_example(name):
     return (
-      f"{given}: the settings of config.{name} have names of your own; write it"
+      f"{flag}: the settings of config.{name} have names of your own; write it"
       f" whole: {overrides.whole(name, _spelled)}."
     )
   if name in ("algorithm", "algorithm.name"):
     # The fields of one algorithm must not stay with another.
     return (
-      f"{given}: the algorithm is chosen with the file, so that it comes with"
+      f"{flag}: the algorithm is chosen with the file, so that it comes with"
       f" its own defaults: --config={path}:{value or 'NAME'}. A file of"
       " configs/recipes has that of its paper."
     )
   if problem := overrides.complaint(config, name, _spelled):
-    return f"{given}: {problem}"
+    return f"{flag}: {problem}"
   *groups, last = name.split(".")
   parent = overrides.at(config, ".".join(groups))
   kind = parent.get_type(last)
   if kind is type(None):
     return (
-      f"{given}: it is None in {path}, where nothing says what it may be; set"
+      f"{flag}: it is None in {path}, where nothing says what it may be; set"
       " it in that file, or have the file copy the group with copy.deepcopy."
     )
   if kind in _PARSERS and value is not None:
-    parser, needed = _PARSERS[kind]
+    parser, form = _PARSERS[kind]
     try:
       parser.parse(value)
     except ValueError:
-      return f"{given}: received {value!r}; needed is {needed}."
+      return f"{flag}: received {value!r}; needed is {form}."
   return None

@@ -276,11 +276,11 @@ class Converted:
     workdir: Folder of the run.
   """
 
-  def __init__(self, given: Mapping[str, Any], num_devices: int = 1):
+  def __init__(self, fields: Mapping[str, Any], num_devices: int = 1):
     """Reads the fields of a GRPOConfig.
 
     Args:
-      given: Values by the names of TRL's fields.
+      fields: Values by the names of TRL's fields.
       num_devices: Devices of the run.
 
     Raises:
@@ -288,32 +288,32 @@ class Converted:
       ValueError: A value has no counterpart without which nothing can be
         trained, such as a batch that is not a number of whole groups.
     """
-    _check_names(given)
-    self._given = {k: x for k, x in given.items() if x is not None}
-    _check_counts(self._given)
+    _check_names(fields)
+    self._fields = {k: x for k, x in fields.items() if x is not None}
+    _check_counts(self._fields)
     self.notes: list[str] = []
     self.settings: dict[str, Any] = {}
     self._origin: dict[str, str] = {}  # Setting -> field.
-    self.workdir = str(self._given.get("output_dir", "runs/from_trl"))
+    self.workdir = str(self._fields.get("output_dir", "runs/from_trl"))
     self.algorithm = self._algorithm()
     self._batches(num_devices)
     for name, (default, setting) in (SAME | BESIDE).items():
-      value = self._given.get(name, default)
+      value = self._fields.get(name, default)
       if value is not None:
         self._set(name, setting, value)
     self._loss()
     self._optimizer()
     self._rest()
-    for name in sorted(self._given.keys() & _NO_COUNTERPART.keys()):
+    for name in sorted(self._fields.keys() & _NO_COUNTERPART.keys()):
       self._note(name, _NO_COUNTERPART[name])
-    self._keep_known()
+    self._drop_missing()
 
   def _value(self, name: str) -> Any:
-    return self._given.get(name, READ[name])
+    return self._fields.get(name, READ[name])
 
-  def _note(self, name: str, why: str) -> None:
-    value = self._given.get(name, READ.get(name))
-    self.notes.append(f"{name}={value!r:.60}: no counterpart: {why}.")
+  def _note(self, name: str, reason: str) -> None:
+    value = self._fields.get(name, READ.get(name))
+    self.notes.append(f"{name}={value!r:.60}: no counterpart: {reason}.")
 
   def _set(self, name: str, setting: str, value: Any) -> None:
     """Sets a setting from a field, which the message of an error names."""
@@ -346,24 +346,24 @@ class Converted:
     accumulated = self._value("gradient_accumulation_steps")
     per_step = rows * accumulated
     steps = self._value("steps_per_generation") or accumulated
-    drawn = self._value("generation_batch_size") or rows * steps
-    group = self._given.get("num_generations", SAME["num_generations"][0])
-    if drawn % group or drawn % per_step:
+    total = self._value("generation_batch_size") or rows * steps
+    group = self._fields.get("num_generations", SAME["num_generations"][0])
+    if total % group or total % per_step:
       raise ValueError(
         f"per_device_train_batch_size={rows // num_devices}, num_devices="
         f"{num_devices}, gradient_accumulation_steps={accumulated},"
-        f" num_generations={group}: a step draws {drawn} completions, and need"
+        f" num_generations={group}: a step draws {total} completions, and need"
         f" are whole groups of {group} and whole batches of {per_step}. Set"
         " --num_devices to that of the run."
       )
     name = "per_device_train_batch_size"
-    self._set(name, "rl.num_prompts", drawn // group)
-    self._set(name, "rl.num_minibatches", drawn // per_step)
-    if size := self._given.get("per_device_eval_batch_size"):
+    self._set(name, "rl.num_prompts", total // group)
+    self._set(name, "rl.num_minibatches", total // per_step)
+    if size := self._fields.get("per_device_eval_batch_size"):
       name = "per_device_eval_batch_size"
       self._set(name, "eval.batch_size", size * num_devices)
     # TRL counts gradient steps.
-    self._each = drawn // per_step * self._given.get("num_iterations", 1)
+    self._each = total // per_step * self._fields.get("num_iterations", 1)
     if self._value("max_steps") > 0:
       steps = max(self._value("max_steps") // self._each, 1)
       self._set("max_steps", "rl.steps", steps)
@@ -371,11 +371,11 @@ class Converted:
       self._note(
         "num_train_epochs",
         "set config.rl.steps to epochs × prompts of the data /"
-        f" {drawn // group}, which is config.rl.num_prompts",
+        f" {total // group}, which is config.rl.num_prompts",
       )
 
   def _loss(self) -> None:
-    high = self._given.get("epsilon_high", self.settings["algorithm.clip_low"])
+    high = self._fields.get("epsilon_high", self.settings["algorithm.clip_low"])
     self._set("epsilon_high", "algorithm.clip_high", high)
     scale = self._value("scale_rewards")
     scale = {True: "group", False: "none"}.get(scale, scale)
@@ -396,8 +396,8 @@ class Converted:
 
   def _optimizer(self) -> None:
     optim = str(self._value("optim"))
-    known = ("adamw", "adafactor")
-    name = next((x for x in known if optim.startswith(x)), None)
+    names = ("adamw", "adafactor")
+    name = next((x for x in names if optim.startswith(x)), None)
     if name is None:
       self._note("optim", "config.rl.optimizer.name is adamw; muon is there")
     else:
@@ -428,20 +428,20 @@ class Converted:
       self._set("top_k", "sampling.top_k", top_k)
     half = self._value("bf16") is not False
     self._set("bf16", "model.dtype", "bfloat16" if half else "float32")
-    kept = self._value("dtype") or self._value("torch_dtype")
-    kept = kept if kept in ("bfloat16", "float32") else "float32"
-    self._set("dtype", "model.param_dtype", kept)
+    dtype = self._value("dtype") or self._value("torch_dtype")
+    dtype = dtype if dtype in ("bfloat16", "float32") else "float32"
+    self._set("dtype", "model.param_dtype", dtype)
     remat = "full" if self._value("gradient_checkpointing") else "none"
     self._set("gradient_checkpointing", "model.remat", remat)
     # TRL evaluates as often as it logs, every 10 steps, unless it is set.
-    logs = self._given.get("logging_steps", 10)
+    logs = self._fields.get("logging_steps", 10)
     self._every("eval", self._value("eval_steps") or logs, "eval.every")
     self._every("save", self._value("save_steps"), "checkpoint.every")
     reported = self._value("report_to")
     reported = [reported] if isinstance(reported, str) else list(reported)
     if {"wandb", "trackio", "all"} & {*reported}:
-      told = [x for x in groups.TRACKERS if x in reported or "all" in reported]
-      self._set("report_to", "log.trackers", told)
+      used = [x for x in groups.TRACKERS if x in reported or "all" in reported]
+      self._set("report_to", "log.trackers", used)
       self._set("project", "log.project", self._value("project"))
     if not self._value("log_completions"):
       self._set("log_completions", "log.samples_every", 0)
@@ -483,15 +483,15 @@ class Converted:
       self._set("dataset_name", setting, full)
       if subset and is_local:
         self._note("dataset_config", f"{name} is read as it is here")
-      if "max_prompt_length" not in self._given:
+      if "max_prompt_length" not in self._fields:
         self.notes.append(
           "max_prompt_length: TRL has no limit; here longer prompts than"
           " config.data.max_prompt_len, 256 tokens, are left out."
         )
     if functions := self._value("reward_funcs"):
-      named = [functions] if isinstance(functions, str) else functions
-      found = []
-      for path in named:
+      names = [functions] if isinstance(functions, str) else functions
+      paths = []
+      for path in names:
         module, dot, last = str(path).rpartition(".")
         name = f"{module}:{last}" if dot else _REWARDS.get(path, path)
         if "/" in name or (not dot and name not in registry.BUILTIN):
@@ -501,10 +501,10 @@ class Converted:
             " out; here a reward model is config.reward_model, and a penalty of"
             " long completions config.algorithm.overlong_cache."
           )
-        found.append(name)
-      self._set("reward_funcs", "rewards.functions", tuple(found))
+        paths.append(name)
+      self._set("reward_funcs", "rewards.functions", tuple(paths))
 
-  def _keep_known(self) -> None:
+  def _drop_missing(self) -> None:
     """Leaves out settings that the algorithm does not have, with a note."""
     base = self.config(())
     for setting, value in [*self.settings.items()]:
@@ -512,11 +512,11 @@ class Converted:
       name = self._origin[setting]
       if problem:
         del self.settings[setting]
-        if name in self._given:
+        if name in self._fields:
           self._note(
             name, f"the algorithm {self.algorithm!r} has no setting {setting}"
           )
-      elif name not in self._given and overrides.at(base, setting) == value:
+      elif name not in self._fields and overrides.at(base, setting) == value:
         del self.settings[setting]  # The default of both.
 
   def config(self, names: Sequence[str] | None = None) -> Any:
@@ -526,10 +526,10 @@ class Converted:
       KeyError, TypeError, ValueError: A setting does not take its value.
     """
     path = str(overrides.find("checkpoint"))
-    found = overrides.load(path, self.algorithm)
-    chosen = self.settings if names is None else names
-    overrides.apply(found, {name: self.settings[name] for name in chosen})
-    return found
+    values = overrides.load(path, self.algorithm)
+    keys = self.settings if names is None else names
+    overrides.apply(values, {name: self.settings[name] for name in keys})
+    return values
 
   def command(self) -> str:
     """The command that trains, with a flag for each setting."""
@@ -557,25 +557,25 @@ class Converted:
     )
 
 
-def _check_names(given: Mapping[str, Any]) -> None:
-  known = [*SAME, *BESIDE, *READ, *_NO_COUNTERPART]
-  wrong = [
-    f"{x}{groups.nearest(str(x), known)}" for x in given if x not in known
+def _check_names(fields: Mapping[str, Any]) -> None:
+  names = [*SAME, *BESIDE, *READ, *_NO_COUNTERPART]
+  extra = [
+    f"{x}{groups.nearest(str(x), names)}" for x in fields if x not in names
   ]
-  if wrong:
+  if extra:
     raise KeyError(
-      f"TRL's GRPOConfig has no field {', '.join(wrong)}. Correct the name, or"
+      f"TRL's GRPOConfig has no field {', '.join(extra)}. Correct the name, or"
       " take the field out. Names are those of TRL 1.16.0 and of `trl grpo`."
     )
 
 
-def _check_counts(given: Mapping[str, Any]) -> None:
+def _check_counts(fields: Mapping[str, Any]) -> None:
   for name in _COUNTS:
-    value = given.get(name, 1)
-    least = -1 if name == "max_steps" else 1
-    if type(value) is not int or value < least:
+    value = fields.get(name, 1)
+    minimum = -1 if name == "max_steps" else 1
+    if type(value) is not int or value < minimum:
       raise ValueError(
-        f"{name}={value!r:.40}: need a whole number from {least} on, without"
+        f"{name}={value!r:.40}: need a whole number from {minimum} on, without"
         " quotes."
       )
 
@@ -607,16 +607,16 @@ def read(path: str) -> dict[str, Any]:
   text = place.read_text(encoding="utf-8")
   try:
     is_json = place.suffix == ".json"
-    found = json.loads(text) if is_json else yaml.load(text, _Loader)
+    fields = json.loads(text) if is_json else yaml.load(text, _Loader)
   except (ValueError, yaml.YAMLError) as error:
     raise ValueError(
       f"from_trl: {path} is neither YAML nor JSON: {error}."
     ) from error
-  if not isinstance(found, dict) or not found:
+  if not isinstance(fields, dict) or not fields:
     raise ValueError(
-      f"from_trl: {path} holds {found!r:.60}; need fields, as 'beta: 0.04'."
+      f"from_trl: {path} holds {fields!r:.60}; need fields, as 'beta: 0.04'."
     )
-  return {str(name): value for name, value in found.items()}
+  return {str(name): value for name, value in fields.items()}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -626,17 +626,17 @@ def main(argv: Sequence[str]) -> int:
       f"from_trl: got {argv[1:]!r}; need one file: grpo-from-trl grpo.yaml."
     )
   out = flags_lib.file_to_write("config_file", _CONFIG_FILE.value)
-  made = Converted(read(argv[1]), _NUM_DEVICES.value)
-  made.config()  # Raises if a setting does not take its value.
-  for note in made.notes:
+  converted = Converted(read(argv[1]), _NUM_DEVICES.value)
+  converted.config()  # Raises if a setting does not take its value.
+  for note in converted.notes:
     print(f"# {note}")
   if out is None:
-    print(made.command())
+    print(converted.command())
     return 0
-  out.write_text(made.file(argv[1], str(out)), encoding="utf-8")
+  out.write_text(converted.file(argv[1], str(out)), encoding="utf-8")
   print(
     f"python -m experiments.train --config={shlex.quote(str(out))}"
-    f" --workdir={shlex.quote(made.workdir)}"
+    f" --workdir={shlex.quote(converted.workdir)}"
   )
   return 0
 

@@ -116,27 +116,27 @@ def main(argv: Sequence[str]) -> int:
   out = _out()
   is_text = _PROMPTS.value.endswith(".txt")
   keep = _keep()
-  wanted = generation.FileSettings(
+  options = generation.FileSettings(
     draws=data_sets.Draws(
       _TEMPERATURE.value, _NUM_SAMPLES.value, _TOP_P.value, _SEED.value
     ),
     keep=keep,
     is_scored=not is_text if _SCORE.value is None else _SCORE.value,
   )
-  wanted.check()
+  options.check()
   with terminal.waiting("loading"):
     policy = _POLICY.opened("" if is_text else _PROMPTS.value)
   with policy as run:
     batch_size = _BATCH_SIZE.value or run.config.eval.batch_size
-    wanted = generation.FileSettings(
-      wanted.draws, wanted.keep, wanted.is_scored, batch_size
+    options = generation.FileSettings(
+      options.draws, options.keep, options.is_scored, batch_size
     )
     for name in () if keep is None else keep.bounds:
-      known = run.loaded.problem.reward.without_models().weights
-      if name not in known:
+      weights = run.loaded.problem.reward.without_models().weights
+      if name not in weights:
         raise ValueError(
           f"--least={name}: the verifiers of the policy have"
-          f" {', '.join(known)}; name one of these."
+          f" {', '.join(weights)}; name one of these."
         )
     loaded = data_sets.with_lengths(
       run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
@@ -153,10 +153,10 @@ def main(argv: Sequence[str]) -> int:
       "max_new_tokens": loaded.problem.max_new_tokens,
       "config": generation.settings_of(_POLICY.config.value),
     }
-    done = _generate(loaded, source, num_prompts, out, wanted, settings)
+    counts = _generate(loaded, source, num_prompts, out, options, settings)
   hosts.say(
-    f"{ranges.counted(done.lines, 'completion')} of"
-    f" {ranges.counted(done.prompts, 'prompt')}, {done.tokens} tokens"
+    f"{ranges.counted(counts.lines, 'completion')} of"
+    f" {ranges.counted(counts.prompts, 'prompt')}, {counts.tokens} tokens"
     f" drawn: {out}"
   )
   return 0
@@ -167,32 +167,32 @@ def _generate(
   source: sources.Source,
   num_prompts: int,
   out: pathlib.Path,
-  wanted: generation.FileSettings,
+  options: generation.FileSettings,
   settings: dict,
 ) -> generation.Counts:
   """Goes through the prompts, and shows the progress."""
   from grpo_jax.training.evaluation import generation
   from grpo_jax.training.runtime import hosts
 
-  started = time.monotonic()
+  start = time.monotonic()
   parts = generation.generate(
-    loaded, source, num_prompts, out, wanted, settings
+    loaded, source, num_prompts, out, options, settings
   )
-  first = done = next(parts)
-  if done.prompts:
-    hosts.say(f"continuing after {ranges.counted(done.prompts, 'prompt')}")
+  first = counts = next(parts)
+  if counts.prompts:
+    hosts.say(f"continuing after {ranges.counted(counts.prompts, 'prompt')}")
   with terminal.Progress("generate", num_prompts) as display:
-    for done in parts:
-      seconds = time.monotonic() - started
-      rate = (done.prompts - first.prompts) / seconds
+    for counts in parts:
+      seconds = time.monotonic() - start
+      rate = (counts.prompts - first.prompts) / seconds
       if hosts.is_main():
         display.update(
-          done.prompts,
-          {"completions": float(done.lines)},
-          (done.tokens - first.tokens) / seconds,
-          (num_prompts - done.prompts) / rate,
+          counts.prompts,
+          {"completions": float(counts.lines)},
+          (counts.tokens - first.tokens) / seconds,
+          (num_prompts - counts.prompts) / rate,
         )
-  return done
+  return counts
 
 
 def _out() -> pathlib.Path:
@@ -243,9 +243,9 @@ def _source(loaded: checkpointed.Loaded) -> tuple[sources.Source, int]:
       tokenizer for text.
   """
   name = _PROMPTS.value
-  own = {"train": loaded.problem.train, "held_out": loaded.problem.held_out}
-  if name in own:
-    return own[name], 0
+  by_name = {"train": loaded.problem.train, "held_out": loaded.problem.held_out}
+  if name in by_name:
+    return by_name[name], 0
   if loaded.config.data.is_made_of_ids:
     raise ValueError(
       f"--prompts={name}: the policy was trained on ids of"
@@ -259,8 +259,8 @@ def _source(loaded: checkpointed.Loaded) -> tuple[sources.Source, int]:
   else:
     from grpo_jax.training.evaluation import data_sets
 
-    (found,) = data_sets.opened(loaded, {"prompts": name})
-    source = found.source
+    (data_set,) = data_sets.opened(loaded, {"prompts": name})
+    source = data_set.source
   return source, zlib.crc32(files.parse(name).read_bytes())
 
 

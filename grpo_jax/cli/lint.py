@@ -62,21 +62,21 @@ def main(argv: Sequence[str]) -> int:
   problem = problem_lib.make_problem(config)
   try:
     number = min(_NUM_RECORDS.value, len(problem.train))
-    found = lint.records(config, problem, number)
-    found += lint.verifier(config, problem)
+    findings = lint.records(config, problem, number)
+    findings += lint.verifier(config, problem)
     if workdir := _WORKDIR.value:
-      sampled = min(_NUM_SAMPLED.value, number)
-      found += _disagreements(problem, workdir, sampled)
-    for finding in found:
+      num_sampled = min(_NUM_SAMPLED.value, number)
+      findings += _disagreements(problem, workdir, num_sampled)
+    for finding in findings:
       kind = "ERROR" if finding.is_error else "warning"
       print(flags_lib.wrapped(f"{kind}, {finding.check}: {finding.message}"))
-    num_errors = sum(finding.is_error for finding in found)
+    num_errors = sum(finding.is_error for finding in findings)
     print(
       f"{ranges.counted(number, 'record')}: {num_errors} errors,"
-      f" {len(found) - num_errors} warnings"
+      f" {len(findings) - num_errors} warnings"
     )
     if out := _OUT.value:
-      _write(problem, out, found)
+      _write(problem, out, findings)
   finally:
     problem.close()
   return int(num_errors > 0)
@@ -97,14 +97,14 @@ def _disagreements(
 
 
 def _write(
-  problem: problem_lib.Problem, out: str, found: Sequence[Finding]
+  problem: problem_lib.Problem, out: str, findings: Sequence[Finding]
 ) -> None:
   """Writes each record with a problem, with the reasons."""
-  why: dict[int, list[str]] = {}
-  for finding in found:
+  reasons: dict[int, list[str]] = {}
+  for finding in findings:
     for number in finding.records:
-      why.setdefault(number, []).append(finding.check)
-  lines = quality.described(problem.train, why)
+      reasons.setdefault(number, []).append(finding.check)
+  lines = quality.described(problem.train, reasons)
   path = files.parse(out)
   files.write(path, (json.dumps(lines, indent=2) + "\n").encode())
   print(f"{ranges.counted(len(lines), 'record')}: {path}")

@@ -91,10 +91,10 @@ def _check(workdir: str, number: int) -> int:
   from grpo_jax.training import replay
 
   traced = [
-    (group, at)
+    (group, index)
     for group in traces.read(workdir)
     if group.split == "train"
-    for at in range(len(group.rows))
+    for index in range(len(group.rows))
   ]
   if not traced:
     raise ValueError(
@@ -102,22 +102,22 @@ def _check(workdir: str, number: int) -> int:
       " with --config.log.traces_every of 1 or more has some."
     )
   order = np.random.default_rng(0).permutation(len(traced))[:number]
-  chosen = [traced[at] for at in sorted(order)]
-  wanted: dict[int, dict[int, None]] = {}
-  for group, _ in chosen:
-    wanted.setdefault(group.step, {})[group.prompt_id] = None
+  picks = [traced[index] for index in sorted(order)]
+  prompts: dict[int, dict[int, None]] = {}
+  for group, _ in picks:
+    prompts.setdefault(group.step, {})[group.prompt_id] = None
   again = {
     (group.step, group.prompt_id): group
     for group in replay.replay_steps(
-      workdir, {step: list(ids) for step, ids in wanted.items()}
+      workdir, {step: list(ids) for step, ids in prompts.items()}
     )
   }
-  failed = tokens = numbers = 0
-  for group, at in chosen:
-    row = group.rows[at]
-    found = again[group.step, group.prompt_id].rows[at]
-    differing = replay.differences(found, row)
-    failed += bool(differing)
+  num_failed = tokens = numbers = 0
+  for group, index in picks:
+    row = group.rows[index]
+    new_row = again[group.step, group.prompt_id].rows[index]
+    differing = replay.differences(new_row, row)
+    num_failed += bool(differing)
     tokens += len(row.ids)
     numbers += len(row.ids) * len(row.values)
     context = f", context {row.context}" if row.context else ""
@@ -126,14 +126,14 @@ def _check(workdir: str, number: int) -> int:
       f"step {group.step}, prompt {group.prompt_id}, sample {row.sample}"
       f"{context}: {verdict}"
     )
-  equal = len(chosen) - failed
+  equal = len(picks) - num_failed
   print(
-    f"{equal} of {len(chosen)} are equal, bit for bit: {tokens} tokens and"
+    f"{equal} of {len(picks)} are equal, bit for bit: {tokens} tokens and"
     f" {numbers} of their numbers were compared"
   )
-  if failed:
+  if num_failed:
     _print_changes(workdir)
-  return int(failed > 0)
+  return int(num_failed > 0)
 
 
 def _print_changes(workdir: str) -> None:
@@ -153,21 +153,21 @@ def _described(row: traces.TraceRow) -> list[str]:
   """A row with its numbers, as lines."""
   context = f", context {row.context}" if row.context else ""
   lines = [f"sample {row.sample}{context}: {files.escaped(row.text)}"]
-  said = {"reward": row.reward, "correct": row.correct, **row.components}
-  said["terminated"] = row.terminated
-  lines += [f"  {name}: {'–' if x is None else x}" for name, x in said.items()]
+  table = {"reward": row.reward, "correct": row.correct, **row.components}
+  table["terminated"] = row.terminated
+  lines += [f"  {name}: {'–' if x is None else x}" for name, x in table.items()]
   if row.error:
     lines.append(f"  error: {files.escaped(row.error)}")
   for call in row.calls:
-    asked, answer = files.escaped(call["in"]), files.escaped(call["out"])
-    lines.append(f"  turn {call['turn']}: {asked} -> {answer}")
+    question, answer = files.escaped(call["in"]), files.escaped(call["out"])
+    lines.append(f"  turn {call['turn']}: {question} -> {answer}")
   names = sorted(row.values)
   for start in range(0, len(names), _COLUMNS):
-    shown = names[start : start + _COLUMNS]
-    head = "".join(name.rjust(_WIDTH) for name in shown)
+    group = names[start : start + _COLUMNS]
+    head = "".join(name.rjust(_WIDTH) for name in group)
     lines.append(f"{'token'.ljust(14)}{head}")
-    for at, token in enumerate(row.tokens):
-      numbers = "".join(_exact(row.values[k][at]).rjust(_WIDTH) for k in shown)
+    for t, token in enumerate(row.tokens):
+      numbers = "".join(_exact(row.values[k][t]).rjust(_WIDTH) for k in group)
       lines.append(f"{files.escaped(token)[:13].ljust(14)}{numbers}")
   return lines
 

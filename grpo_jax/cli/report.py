@@ -59,21 +59,21 @@ def before_and_after(
     if name.startswith("eval/domain/") and not name.endswith("/accuracy"):
       continue  # In metrics.jsonl; here they would be most of the lines.
     label = _short(name.removeprefix("eval/"), 28)
-    shown = [_number(before[name]), _number(value)]
+    cells = [_number(before[name]), _number(value)]
     change = _number(value - before[name], "+")
-    lines.append(f"  {label:<28} {shown[0]:>8}  {shown[1]:>8}  {change:>8}")
-  both = [x["eval/accuracy"] for x in (before, after)]
+    lines.append(f"  {label:<28} {cells[0]:>8}  {cells[1]:>8}  {change:>8}")
+  shares = [x["eval/accuracy"] for x in (before, after)]
   intervals = [
     "{:.3f}-{:.3f}".format(
       *scores.wilson_interval(x * num_prompts, num_prompts)
     )
-    for x in both
+    for x in shares
     if not math.isnan(x)
   ]
-  said = f", 95 % intervals {' and '.join(intervals)}," if intervals else ""
+  text = f", 95 % intervals {' and '.join(intervals)}," if intervals else ""
   return [
     *lines,
-    f"accuracy {' -> '.join(map(_number, both))}{said} in {seconds:.0f} s",
+    f"accuracy {' -> '.join(map(_number, shares))}{text} in {seconds:.0f} s",
   ]
 
 
@@ -94,21 +94,21 @@ def places(
   """
   samples, log = workdir / log_lib.SAMPLES, workdir / traces.FILE
   folder = shlex.quote(str(workdir))
-  found = []
+  lines = []
   if _has_content(log):
     page = (  # A program of the checkout; the package does without.
       f"python -m experiments.traces --workdir={folder}"
       f" --out={folder}/traces.html"
     )
     is_there = importlib.util.find_spec("experiments")
-    found.append(f"traces: {page if is_there else log}")
+    lines.append(f"traces: {page if is_there else log}")
   if _has_content(samples):
-    found.append(f"samples: {samples}")
+    lines.append(f"samples: {samples}")
   if plot is not None:
-    found.append(f"plot: {plot}")
+    lines.append(f"plot: {plot}")
   if tensorboard:
-    found.append(f"curves: tensorboard --logdir={folder}")
-  return found
+    lines.append(f"curves: tensorboard --logdir={folder}")
+  return lines
 
 
 def _has_content(path: files.Path) -> bool:
@@ -129,11 +129,11 @@ def alarms(workdir: files.Path) -> str | None:
     "alarms: H01 all_groups_dead (rl, step 110), …"; None if none has warned.
   """
   result = json.loads((workdir / log_lib.RESULT).read_text())
-  said = [
+  texts = [
     f"{alarm['rule']} {alarm['name']} ({alarm['phase']}, step {alarm['step']})"
     for alarm in result["alarms"]
   ]
-  return f"alarms: {', '.join(said)}" if said else None
+  return f"alarms: {', '.join(texts)}" if texts else None
 
 
 def failure(
@@ -162,17 +162,17 @@ def failure(
 
 
 def evaluation_tables(
-  title: str, how: str, said: Mapping[str, Any]
+  title: str, how: str, content: Mapping[str, Any]
 ) -> list[str]:
   """Lines that `grpo-evaluate` prints.
 
   Args:
     title: Name of the policy.
     how: Description of how completions were sampled.
-    said: Content of evaluation.json.
+    content: Content of evaluation.json.
   """
   lines = []
-  for name, section in said["data_sets"].items():
+  for name, section in content["data_sets"].items():
     prompts = "held-out prompts"
     if name != data_sets.HELD_OUT:
       prompts = f"prompts of {_short(name, 24)}"
@@ -185,8 +185,8 @@ def evaluation_tables(
     if "domains" in section:
       lines += _by_part("domain", section["domains"], section["macro"])
     lines.append("")
-  if "macro" in said:
-    lines += [*_by_part("data set", said["data_sets"], said["macro"]), ""]
+  if "macro" in content:
+    lines += [*_by_part("data set", content["data_sets"], content["macro"]), ""]
   return lines[:-1]
 
 
@@ -208,21 +208,21 @@ def _lengths(section: Mapping[str, Any]) -> list[str]:
     ("length_wrong", "tokens of wrong ones", 1),
     ("truncated", "share cut off", 3),
   ):
-    shown = [_or_dash(x[name], 9, digits) for x in (greedy, sampled)]
-    lines.append(f"  {label:<22} {shown[0]} {shown[1]}")
+    cells = [_or_dash(x[name], 9, digits) for x in (greedy, sampled)]
+    lines.append(f"  {label:<22} {cells[0]} {cells[1]}")
   counts = f"{greedy['unscored']:>9} {sampled['unscored']:>9}"
   return [*lines, f"  {'unscored':<22} {counts}"]
 
 
 def _by_part(
-  what: str,
+  kind: str,
   parts: Mapping[str, Mapping[str, Any]],
   mean: Mapping[str, Mapping[str, float | None]],
 ) -> list[str]:
   """Lines for each domain or data set, and for their mean.
 
   Args:
-    what: Name of the parts.
+    kind: Name of the parts.
     parts: Name -> "num_prompts" and "figures".
     mean: Result of `scores.macro` for them.
   """
@@ -230,13 +230,13 @@ def _by_part(
   count = names[-1].removeprefix("avg@")
   names += [f"pass@{count}", f"maj@{count}"]
   lines = [
-    f"  {what:<22} {'prompts':>8}" + "".join(f"{name:>10}" for name in names)
+    f"  {kind:<22} {'prompts':>8}" + "".join(f"{name:>10}" for name in names)
   ]
   rows = {name: (x["num_prompts"], x["figures"]) for name, x in parts.items()}
-  rows[f"mean of {what}s"] = ("", mean)
+  rows[f"mean of {kind}s"] = ("", mean)
   for name, (count, figures) in rows.items():
-    shown = "".join(_or_dash(figures[k]["value"], 10) for k in names)
-    lines.append(f"  {_short(name, 22):<22} {count:>8}{shown}")
+    cells = "".join(_or_dash(figures[k]["value"], 10) for k in names)
+    lines.append(f"  {_short(name, 22):<22} {count:>8}{cells}")
   return lines
 
 

@@ -92,7 +92,7 @@ def _serve(
   from grpo_jax.serving import endpoint
   from grpo_jax.serving.tinker import device, server, service, store
 
-  problem, given = loaded.problem, str(_POLICY.name)
+  problem, name = loaded.problem, str(_POLICY.name)
   tinker = service.Service(
     device.Device(
       loaded.policy,
@@ -106,8 +106,8 @@ def _serve(
     ),
     endpoint.Speaker(problem.encoder, problem.bytes_of),
     store.Store(pathlib.Path(_SAVED.value)),
-    _MODEL.value or given,
-    tokenizer_id=None if given.endswith(".gguf") else given,
+    _MODEL.value or name,
+    tokenizer_id=None if name.endswith(".gguf") else name,
     max_models=_MAX_MODELS.value,
   )
   http = server.TinkerServer(tinker, _HOST.value, _PORT.value, token)

@@ -87,10 +87,10 @@ def main(argv: Sequence[str]) -> int:
   else:
     status = _report(config, result, seconds)
   if hosts.is_main():
-    if said := report.alarms(workdir):
-      terminal.say(flags_lib.wrapped(said), "bold yellow")
-    drawn = result.has_drawn and config.log.curves
-    plot = _plot(workdir) if drawn else None
+    if text := report.alarms(workdir):
+      terminal.say(flags_lib.wrapped(text), "bold yellow")
+    has_plot = result.has_drawn and config.log.curves
+    plot = _plot(workdir) if has_plot else None
     for line in report.places(
       workdir, plot, "tensorboard" in config.log.trackers
     ):
