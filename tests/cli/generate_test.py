@@ -144,7 +144,7 @@ def test_what_a_file_was_begun_with_is_compared_by_name(tmp_path):
   out = tmp_path / "out.jsonl"
   generation.position_of(out).write_text('{"bytes": 0}')
   with pytest.raises(ValueError, match="has no done, settings: it was not"):
-    generation._found(out, {})
+    generation._read(out, {})
 
   def settings(template):
     config = checkpoint.get_config()
@@ -152,9 +152,9 @@ def test_what_a_file_was_begun_with_is_compared_by_name(tmp_path):
     return {"config": generation.settings_of(config)}
 
   generation._save(out, generation.Counts(0, 0, 0), 0, settings("{prompt}"))
-  assert generation._found(out, settings("{prompt}"))[0].prompts == 0
+  assert generation._read(out, settings("{prompt}"))[0].prompts == 0
   with pytest.raises(ValueError, match=r'config\.data\.template was "{prompt}'):
-    generation._found(out, settings("Q: {prompt}"))
+    generation._read(out, settings("Q: {prompt}"))
 
 
 def test_settings_that_do_not_go_together():
