@@ -54,9 +54,9 @@ def after_update(
   if not phase.trains_policy or required & {"kept_ids", "routing"}:
     return None
   batch = rows.batch
-  seen = batch.completion_mask
+  mask = batch.completion_mask
   if rows.observed is not None:
-    seen &= ~rows.observed
+    mask &= ~rows.observed
   view = phase.models["policy"].view
   assert view is not None
   head, trunk = view(state.params).head, view(state.params).trunk
@@ -80,11 +80,11 @@ def after_update(
     outputs = passes.fields(
       phase.plan,
       trunk,
-      dataclasses.replace(batch, mask=seen),
+      dataclasses.replace(batch, mask=mask),
       token_fields,
       phase.algorithm.couples_group,
     )
-  logp = jnp.where(seen, outputs["logp"], 0)
+  logp = jnp.where(mask, outputs["logp"], 0)
   if phase.algorithm.policy_loss is None or "old_logp" not in required:
     return After(logp, None)
   if required & _UNKNOWN:

@@ -128,58 +128,58 @@ def live_groups(groups: Groups, min_std: float = 0.0) -> jax.Array:  # [P] bool
 
 
 def merge(
-  kept: Groups, new: Groups, min_std: float = 0.0
+  earlier: Groups, new: Groups, min_std: float = 0.0
 ) -> tuple[Groups, Groups]:
   """Merges groups into the first P live ones and the P that remain.
 
-  Both have P groups. Live groups of `kept` come before those of `new`. If fewer
-  than P are live, dead groups of `new` follow, and never those of `kept`. In
-  both results live groups come first, and groups are numbered anew.
+  Both have P groups. Live groups of `earlier` come before those of `new`. If
+  fewer than P are live, dead groups of `new` follow, never those of `earlier`.
+  In both results live groups come first, and groups are numbered anew.
   """
   num_groups = len(new.prompts.ids)
   rank = jnp.concatenate(
     [
-      jnp.where(live_groups(kept, min_std), 0, 2),
+      jnp.where(live_groups(earlier, min_std), 0, 2),
       jnp.where(live_groups(new, min_std), 0, 1),
     ]
   )  # [2P]
   order = jnp.argsort(rank, stable=True)
-  both = joined(kept, new)
+  all_groups = concatenate(earlier, new)
   return (
-    taken(both, order[:num_groups], new),
-    taken(both, order[num_groups:], new),
+    select(all_groups, order[:num_groups], new),
+    select(all_groups, order[num_groups:], new),
   )
 
 
-def joined(one: Groups, other: Groups) -> Groups:
+def concatenate(first: Groups, second: Groups) -> Groups:
   """Returns the groups of both; row numbers are not shifted."""
   # The weights of components are scalars, the same in each round.
   return jax.tree.map(
-    lambda x, y: jnp.concatenate([x, y]) if y.ndim else y, one, other
+    lambda x, y: jnp.concatenate([x, y]) if y.ndim else y, first, second
   )
 
 
-def taken(
+def select(
   groups: Groups,
   order: jax.Array,  # [P] int
   like: Groups,
 ) -> Groups:
   """Returns the groups at these places, numbered as the groups of `like`."""
 
-  def one(x, of_like):  # x [K, ...] or [K · G, ...] of K groups.
+  def pick(x, of_like):  # x [K, ...] or [K · G, ...] of K groups.
     if not x.ndim:
       return x
     rows = len(of_like) // len(order)  # Rows of each group.
     by_group = x.reshape(-1, rows, *x.shape[1:])
     return by_group[order].reshape(of_like.shape)
 
-  chosen = jax.tree.map(one, groups, like)
+  result = jax.tree.map(pick, groups, like)
   rollout = dataclasses.replace(
-    chosen.rollout,
+    result.rollout,
     prompt_index=like.rollout.prompt_index,
     group_id=like.rollout.group_id,
   )
-  return dataclasses.replace(chosen, rollout=rollout)
+  return dataclasses.replace(result, rollout=rollout)
 
 
 def choose_groups(
@@ -205,7 +205,7 @@ def choose_groups(
   trains = 2 * num_live > size
   # If all groups are live, each stays where it is.
   order = jnp.where(trains, place % jnp.maximum(num_live, 1), place)
-  return taken(groups, order, groups), trains
+  return select(groups, order, groups), trains
 
 
 def _missing(collected: Collected) -> jax.Array:  # [] int32
@@ -254,7 +254,7 @@ def add(
       counts=_zeros(counts),
     )
     if recycled is not None:
-      collected = _begun(collected, recycled, min_std)
+      collected = _start(collected, recycled, min_std)
   counts = jax.tree.map(jnp.add, collected.counts, counts)
   groups, surplus = merge(collected.groups, new, min_std)
   added = dataclasses.replace(
@@ -267,7 +267,7 @@ def add(
   return dataclasses.replace(added, full=_beyond(added) >= 0)
 
 
-def _begun(collected: Collected, recycled: Groups, min_std: float) -> Collected:
+def _start(collected: Collected, recycled: Groups, min_std: float) -> Collected:
   """The state before the first round, with an earlier step's surplus."""
   count = live_groups(recycled, min_std).sum(dtype=jnp.int32)
   return dataclasses.replace(
@@ -309,15 +309,15 @@ def collect(
   size = len(prompts.ids) // max_rounds  # P
 
   def with_round(collected, number):
-    chosen = jax.tree.map(
+    round_prompts = jax.tree.map(
       lambda x: lax.dynamic_slice_in_dim(x, number * size, size), prompts
     )
-    drawn = draw(constrain_rows(chosen))
-    return constrain_rows(add(collected, drawn, min_std, recycled))
+    groups = draw(constrain_rows(round_prompts))
+    return constrain_rows(add(collected, groups, min_std, recycled))
 
   start = _zeros(jax.eval_shape(lambda: with_round(None, 0)))
   if recycled is not None:
-    start = _begun(start, recycled, min_std)
+    start = _start(start, recycled, min_std)
   return lax.while_loop(
     lambda collected: (collected.num_rounds < max_rounds) & ~collected.full,
     lambda collected: with_round(collected, collected.num_rounds),
@@ -405,7 +405,7 @@ def scores(
 
 
 def choose(
-  key: jax.Array, score: jax.Array, count: jax.Array, most: int
+  key: jax.Array, score: jax.Array, count: jax.Array, limit: int
 ) -> jax.Array:  # [most] int32
   """Draws places of a buffer with probabilities in proportion to their scores.
 
@@ -414,7 +414,7 @@ def choose(
     score: Score of each place [K]; 0 for an empty place.
     count: Number of places that the caller needs. They are different if the
       buffer has at least `count` groups.
-    most: Upper bound of `count`. Static.
+    limit: Upper bound of `count`. Static.
 
   Returns:
     Places; callers read the first `count`.
@@ -423,8 +423,8 @@ def choose(
   logits = jnp.log(score)  # −inf for an empty place.
   noise = jax.random.gumbel(once_key, score.shape)
   once = jnp.argsort(-(logits + noise), stable=True)
-  once = jnp.resize(once, (most,))  # Entries beyond K are not read.
-  again = jax.random.categorical(again_key, logits, shape=(most,))
+  once = jnp.resize(once, (limit,))  # Entries beyond K are not read.
+  again = jax.random.categorical(again_key, logits, shape=(limit,))
   return jnp.where(count <= (score > 0).sum(), once, again).astype(jnp.int32)
 
 
@@ -442,17 +442,17 @@ class Replay:
   eps: Any = 1e-6
   min_std: Any = 0.0
 
-  def init(self, drawn: Groups) -> PyTree:
+  def init(self, groups: Groups) -> PyTree:
     """Returns an empty buffer.
 
     Args:
-      drawn: A round, or its shapes.
+      groups: A round, or its shapes.
 
     Returns:
       `groups`, K of them; `score` of each, 0 in an empty place; and `step`, the
       step in which each came.
     """
-    num_groups = len(drawn.prompts.ids)
+    num_groups = len(groups.prompts.ids)
 
     def empty(x):
       if not x.ndim:
@@ -461,7 +461,7 @@ class Replay:
       return jnp.zeros((rows, *x.shape[1:]), x.dtype)
 
     return {
-      "groups": jax.tree.map(empty, drawn),
+      "groups": jax.tree.map(empty, groups),
       "score": jnp.zeros(self.size, jnp.float32),
       "step": jnp.zeros(self.size, jnp.int32),
     }
@@ -485,15 +485,15 @@ class Replay:
     live = live_groups(fresh, self.min_std)  # [P]
     state = self._with(state, fresh, step)
     score = state["score"]
-    chosen = choose(key, score, (~live).sum(), num_groups)
+    places = choose(key, score, (~live).sum(), num_groups)
     # The first dead group gets the first chosen group, and so on.
-    own = chosen[jnp.maximum(jnp.cumsum(~live) - 1, 0)]  # [P]
+    source = places[jnp.maximum(jnp.cumsum(~live) - 1, 0)]  # [P]
     replayed = ~live & (score > 0).any()
     place = jnp.arange(num_groups, dtype=jnp.int32)
-    order = jnp.where(replayed, own, self.size + place)
-    groups = taken(joined(state["groups"], fresh), order, fresh)
+    order = jnp.where(replayed, source, self.size + place)
+    groups = select(concatenate(state["groups"], fresh), order, fresh)
     count = replayed.sum()
-    ages = jnp.where(replayed, step - state["step"][own], 0).sum()
+    ages = jnp.where(replayed, step - state["step"][source], 0).sum()
     return ReplayMix(
       groups,
       state,
@@ -515,9 +515,9 @@ class Replay:
       [state["step"], jnp.full(len(fresh.prompts.ids), step, jnp.int32)]
     )
     order = jnp.argsort(-score, stable=True)[: self.size]
-    both = joined(state["groups"], fresh)
+    all_groups = concatenate(state["groups"], fresh)
     return {
-      "groups": taken(both, order, state["groups"]),
+      "groups": select(all_groups, order, state["groups"]),
       "score": score[order],
       "step": came[order],
     }
@@ -548,12 +548,12 @@ class Buffers(features.WaitingGroups):
     Args:
       draw: (prompts, scores of verifiers on the host) -> a round.
     """
-    drawn = jax.eval_shape(draw, self.prompts, self.host_scores)
+    shapes = jax.eval_shape(draw, self.prompts, self.host_scores)
     state: dict[str, PyTree] = {}
     if self.recycles:
-      state["surplus"] = nothing(drawn)
+      state["surplus"] = nothing(shapes)
     if self.replay is not None:
-      state["replay"] = self.replay.init(drawn)
+      state["replay"] = self.replay.init(shapes)
     return state
 
   def mix(
@@ -573,11 +573,11 @@ class Buffers(features.WaitingGroups):
       return state, groups, {}
     key = jax.random.fold_in(key, _REPLAYED)
     mixed = self.replay.mix(state.waiting["replay"], groups, key, state.step)
-    drawn = metrics(add(None, groups, self.replay.min_std))
+    of_rollouts = metrics(add(None, groups, self.replay.min_std))
     state = dataclasses.replace(
       state, waiting=state.waiting | {"replay": mixed.state}
     )
-    return state, constrain_rows(mixed.groups), drawn | mixed.metrics
+    return state, constrain_rows(mixed.groups), of_rollouts | mixed.metrics
 
 
 def surplus(state: PyTree) -> Groups | None:

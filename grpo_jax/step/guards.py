@@ -58,12 +58,12 @@ class InfluenceBounds(features.StepGuards):
     # A guard that is off does not have arrays: empty arrays cannot be saved.
     state = {}
     if self.cap:
-      past = (self.window - 1, self.num_prompts)
-      state["keys"] = jnp.zeros(past, jnp.uint32)
-      state["influence"] = jnp.zeros(past, jnp.float32)
+      shape = (self.window - 1, self.num_prompts)
+      state["keys"] = jnp.zeros(shape, jnp.uint32)
+      state["influence"] = jnp.zeros(shape, jnp.float32)
     if self.repeats:
-      past = (self.repeat_window - 1, self.num_prompts)
-      state["used"] = jnp.zeros(past, jnp.uint32)
+      shape = (self.repeat_window - 1, self.num_prompts)
+      state["used"] = jnp.zeros(shape, jnp.uint32)
     return state
 
   def admit(
@@ -79,13 +79,13 @@ class InfluenceBounds(features.StepGuards):
     of_groups = of_groups.at[rollout.group_id].set(rollout.prompt_index)
     keys = fingerprints(prompts)[of_groups]  # [P]
     distinct = _num_distinct(keys)
-    kept = jnp.broadcast_to(distinct >= self.min_distinct, keys.shape)
+    is_kept = jnp.broadcast_to(distinct >= self.min_distinct, keys.shape)
     if self.repeats:
       earlier = jnp.tri(len(keys), k=-1, dtype=bool)  # [P, P]
       times = (state.guards["used"][..., None] == keys).sum((0, 1))
       times += (earlier & (keys[:, None] == keys)).sum(-1)
-      kept &= times < self.repeats
-    rows = kept[batch.group_id]  # [B]
+      is_kept &= times < self.repeats
+    rows = is_kept[batch.group_id]  # [B]
     batch = dataclasses.replace(
       batch,
       mask=batch.mask & rows[:, None],
@@ -95,9 +95,9 @@ class InfluenceBounds(features.StepGuards):
     return batch, {
       PROMPTS: keys,
       IDS: prompts.ids[of_groups],
-      KEPT: kept,
+      KEPT: is_kept,
       "guards/distinct": distinct.astype(jnp.float32),
-      "guards/dropped": (~kept).sum().astype(jnp.float32),
+      "guards/dropped": (~is_kept).sum().astype(jnp.float32),
     }
 
   def weigh(
@@ -114,32 +114,32 @@ class InfluenceBounds(features.StepGuards):
       The state with the memory after the step, the batch, and all arrays and
       metrics.
     """
-    keys, kept = metrics[PROMPTS], metrics[KEPT]
+    keys, is_kept = metrics[PROMPTS], metrics[KEPT]
     sizes = influence.of_groups(
       batch.advantages, batch.mask, batch.group_id, len(keys)
     ).astype(jnp.float32)
     scale = jnp.ones_like(sizes)
-    past = state.guards
-    following = dict(past)
+    before = state.guards
+    following = dict(before)
     if self.cap:
       capped = influence.capped(
-        keys, sizes, past["keys"], past["influence"], self.cap
+        keys, sizes, before["keys"], before["influence"], self.cap
       )
       scale = capped.scale
       weight = jnp.broadcast_to(scale[batch.group_id, None], batch.mask.shape)
       if batch.policy_weight is not None:
         weight = weight * batch.policy_weight
       batch = dataclasses.replace(batch, policy_weight=weight)
-      following["keys"] = _after(past["keys"], keys)
-      following["influence"] = _after(past["influence"], sizes * scale)
+      following["keys"] = _after(before["keys"], keys)
+      following["influence"] = _after(before["influence"], sizes * scale)
       metrics = metrics | {
         "guards/max_share": capped.share.max(),
         "guards/cap": capped.cap,
         "guards/scaled": (scale < 1).sum().astype(jnp.float32),
       }
     if self.repeats:
-      used = jnp.where(kept, keys, jnp.uint32(0))
-      following["used"] = _after(past["used"], used)
+      used = jnp.where(is_kept, keys, jnp.uint32(0))
+      following["used"] = _after(before["used"], used)
     state = dataclasses.replace(state, guards=following)
     return state, batch, metrics | {INFLUENCE: sizes * scale, SCALE: scale}
 
@@ -175,6 +175,6 @@ def _num_distinct(keys: jax.Array) -> jax.Array:  # [P] -> []
   return 1 + (ordered[1:] != ordered[:-1]).sum()
 
 
-def _after(past: jax.Array, new: jax.Array) -> jax.Array:  # [W, P], [P]
+def _after(before: jax.Array, new: jax.Array) -> jax.Array:  # [W, P], [P]
   """Shifts the window by one step."""
-  return jnp.concatenate([past, new[None].astype(past.dtype)])[1:]
+  return jnp.concatenate([before, new[None].astype(before.dtype)])[1:]

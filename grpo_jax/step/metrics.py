@@ -44,7 +44,7 @@ def rollout_metrics(
     Counts of tokens and of unscored rows. A mean without rows (the length of
     wrong answers if all are right, the reward if no row was scored) is NaN.
   """
-  of_whole = functools.partial(_of_whole, rollout)
+  if_whole = functools.partial(_if_whole, rollout)
   rows = rollout.is_last  # One row of each rollout.
   valid = scored.valid & rows
   correct = scored.correct & valid
@@ -77,14 +77,14 @@ def rollout_metrics(
       dead & (statistics.greatest == 0), scored_groups
     ),
     "dead_groups": _mean_if_any(dead, scored_groups),
-    "length/mean": of_whole(masked.mean(lengths, rows)),
-    "length/min": of_whole(-masked.maximum(-lengths, rows)),
-    "length/max": of_whole(masked.maximum(lengths, rows)),
+    "length/mean": if_whole(masked.mean(lengths, rows)),
+    "length/min": if_whole(-masked.maximum(-lengths, rows)),
+    "length/max": if_whole(masked.maximum(lengths, rows)),
     "length/terminated": _mean_if_any(lengths, rollout.terminated & rows),
     "length/correct": _mean_if_any(lengths, correct),
     "length/incorrect": _mean_if_any(lengths, incorrect),
-    "truncated": of_whole(1 - masked.mean(rollout.terminated, rows)),
-    "entropy/mean": of_whole(masked.mean(rollout.entropy, mask)),
+    "truncated": if_whole(1 - masked.mean(rollout.terminated, rows)),
+    "entropy/mean": if_whole(masked.mean(rollout.entropy, mask)),
     "entropy/correct": _mean_if_any(rollout.entropy, mask & correct[:, None]),
     "entropy/incorrect": _mean_if_any(
       rollout.entropy, mask & incorrect[:, None]
@@ -94,17 +94,17 @@ def rollout_metrics(
     "tokens/trained": batch.mask.sum(),
   }
   if rollout.traces is None:
-    metrics["distinct_completions"] = of_whole(_distinct(rollout))
+    metrics["distinct_completions"] = if_whole(_distinct(rollout))
   else:
     metrics["contexts/mean"] = mask.any(axis=-1).sum() / rows.sum()
   assert batch.advantages is not None
-  trained = batch.mask.any(axis=-1)
+  is_trained = batch.mask.any(axis=-1)
   advantages = batch.advantages
   if advantages.ndim == 2:
     advantages = masked.mean(advantages, batch.mask, axis=-1)
-  center = masked.mean(advantages, trained)
+  center = masked.mean(advantages, is_trained)
   metrics["advantages/std"] = jnp.sqrt(
-    _mean_if_any(jnp.square(advantages - center), trained)
+    _mean_if_any(jnp.square(advantages - center), is_trained)
   )
   metrics |= _component_metrics(rollout, scored, valid)
   if rollout.mix_ids is not None:
@@ -131,7 +131,7 @@ def _component_metrics(
   for name, values in scored.components.items():
     applies = valid & ~jnp.isnan(values)
     metrics[f"reward/{name}"] = _mean_if_any(values, applies)
-    metrics[f"applicable/{name}"] = _of_whole(
+    metrics[f"applicable/{name}"] = _if_whole(
       rollout, masked.mean(applies, rollout.is_last)
     )
     spread = masked.maximum(values, applies) + masked.maximum(-values, applies)
@@ -163,17 +163,17 @@ def quadrants(rollout: Rollout, scored: Scored, consistent: str) -> Metrics:
   Source: CORA, arXiv:2606.14691 (CC, IC, CW, IW and the inconsistency rate).
   """
   values = scored.components[consistent]
-  known = scored.valid & rollout.is_last & ~jnp.isnan(values)
+  mask = scored.valid & rollout.is_last & ~jnp.isnan(values)
   follows = values >= 0.5
   shares = {
-    f"{how}consistent_{what}": _mean_if_any(is_so & is_right, known)
-    for how, is_so in (("", follows), ("in", ~follows))
-    for what, is_right in (
+    f"{sign}consistent_{kind}": _mean_if_any(is_so & is_right, mask)
+    for sign, is_so in (("", follows), ("in", ~follows))
+    for kind, is_right in (
       ("right", scored.correct),
       ("wrong", ~scored.correct),
     )
   }
-  shares["inconsistent"] = _mean_if_any(~follows, known)
+  shares["inconsistent"] = _mean_if_any(~follows, mask)
   return {f"quadrants/{k}": x.astype(jnp.float32) for k, x in shares.items()}
 
 
@@ -241,8 +241,8 @@ def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:
   mask = rollout.written  # [B, T]
   age = (step - rollout.version).astype(jnp.float32)
   return {
-    "staleness/mean": _of_whole(rollout, masked.mean(age, mask)),
-    "staleness/max": _of_whole(rollout, masked.maximum(age, mask)),
+    "staleness/mean": _if_whole(rollout, masked.mean(age, mask)),
+    "staleness/max": _if_whole(rollout, masked.maximum(age, mask)),
   }
 
 
@@ -318,7 +318,7 @@ def _mean_if_any(x: jax.Array, mask: jax.Array) -> jax.Array:
   return jnp.where(mask.any(), masked.mean(x, mask), jnp.nan)
 
 
-def _of_whole(rollout: Rollout, x: jax.Array) -> jax.Array:
+def _if_whole(rollout: Rollout, x: jax.Array) -> jax.Array:
   """NaN in a step of partial rollouts in which no group has ended, else x."""
   if rollout.whole is None:
     return x
@@ -336,14 +336,14 @@ def _distinct(rollout: Rollout) -> jax.Array:
   )
   order = jnp.lexsort((digest, rollout.group_id))
   group, digest = rollout.group_id[order], digest[order]
-  new = (group[1:] != group[:-1]) | (digest[1:] != digest[:-1])
+  is_new = (group[1:] != group[:-1]) | (digest[1:] != digest[:-1])
   first = group[1:] != group[:-1]
   if rollout.whole is not None:  # A group is whole or not as a whole.
-    whole = rollout.whole[order]
-    num = jnp.maximum(whole[0] + (first & whole[1:]).sum(), 1)
-    return (whole[0] + (new & whole[1:]).sum()) / num
+    is_whole = rollout.whole[order]
+    num = jnp.maximum(is_whole[0] + (first & is_whole[1:]).sum(), 1)
+    return (is_whole[0] + (is_new & is_whole[1:]).sum()) / num
   groups = 1 + first.sum()
-  return (1 + new.sum()) / groups
+  return (1 + is_new.sum()) / groups
 
 
 def domain_metrics(
@@ -371,8 +371,8 @@ def domain_metrics(
     NaN if there is nothing to average.
   """
   rows = rollout.is_last  # [B]
-  written = rollout.written  # [B, T]
-  lengths = written.sum(axis=-1).astype(jnp.float32)
+  mask = rollout.written  # [B, T]
+  lengths = mask.sum(axis=-1).astype(jnp.float32)
   if rollout.traces is not None:
     lengths = returns.over_traces(lengths, rollout.traces.id)
   valid = scored.valid & rows
@@ -382,31 +382,31 @@ def domain_metrics(
   groups = jax.ops.segment_max(
     valid.astype(jnp.int32), rollout.group_id, rollout.num_groups
   )
-  right = scored.correct & valid
+  is_right = scored.correct & valid
   of_row = prompts.extras["domain"][rollout.prompt_index]  # [B]
   # All rows of a group have the same prompt.
   of_group = jax.ops.segment_max(of_row, rollout.group_id, rollout.num_groups)
   kl = None
   if batch.reference.logp is not None:
-    drawn = rollout.sampler_logp
+    logp = rollout.sampler_logp
     if (
       batch.sampler.kept_ids is not None
     ):  # Then the reference is filtered, too.
-      drawn = rollout.behavior_logp
-    kl = divergences.kl(drawn, batch.reference.logp, batch.mask, "k3")  # [B, T]
+      logp = rollout.behavior_logp
+    kl = divergences.kl(logp, batch.reference.logp, batch.mask, "k3")  # [B, T]
   metrics: Metrics = {}
   for number, name in enumerate(names):
     own = of_row == number  # [B]
-    tokens = written & own[:, None]
+    tokens = mask & own[:, None]
     scores = valid & own
     has = groups.astype(bool) & (of_group == number)
     values = {
       "share": (rows & own).sum() / rows.sum(),
-      "accuracy": _mean(right, scores),
+      "accuracy": _mean(is_right, scores),
       "reward": _mean(scored.rewards, scores),
       "length": _mean(lengths, rows & own),
-      "length_correct": _mean(lengths, right & own),
-      "length_incorrect": _mean(lengths, scores & ~right),
+      "length_correct": _mean(lengths, is_right & own),
+      "length_incorrect": _mean(lengths, scores & ~is_right),
       "truncated": _mean(~rollout.terminated, rows & own),
       "entropy": _mean(rollout.entropy, tokens),
       "dead_groups": _mean(~live, has),
@@ -477,6 +477,6 @@ def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
   }
 
 
-def _share(what: jax.Array, where: jax.Array) -> jax.Array:  # [n], [n] -> []
-  """Mean of `what` over True entries of `where`; NaN if there are none."""
-  return jnp.where(where.any(), masked.mean(what, where), jnp.nan)
+def _share(values: jax.Array, mask: jax.Array) -> jax.Array:  # [n], [n] -> []
+  """Mean of `values` over True entries of `mask`; NaN if there are none."""
+  return jnp.where(mask.any(), masked.mean(values, mask), jnp.nan)

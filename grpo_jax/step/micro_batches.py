@@ -87,10 +87,10 @@ class UpdatePlan:
 
     All have about the same number of tokens.
     """
-    own = num_rows // self.num_shards
+    num_local = num_rows // self.num_shards
     lengths = {n for n in self.lengths if n < num_slots} | {num_slots}
     return [
-      (n, min(own, self.shard_size * (num_slots // n)))
+      (n, min(num_local, self.shard_size * (num_slots // n)))
       for n in sorted(lengths, reverse=True)
     ]
 
@@ -137,8 +137,8 @@ def arrange(plan: UpdatePlan, batch: TrainBatch, couples_group: bool) -> Rows:
   if plan.by_domain:
     # By the length of the micro-batch that a row needs; rows without tokens
     # come last.
-    needed = sum(rank > slots for slots in (0, *(n for n, _ in sizes)))
-    order = jnp.lexsort((arrays["domain"], -needed), axis=1)  # [D, N]
+    level = sum(rank > slots for slots in (0, *(n for n, _ in sizes)))
+    order = jnp.lexsort((arrays["domain"], -level), axis=1)  # [D, N]
   else:
     order = jnp.argsort(-rank, axis=1, stable=True)
   missing = max(rows for _, rows in sizes) - 1
@@ -150,7 +150,7 @@ def arrange(plan: UpdatePlan, batch: TrainBatch, couples_group: bool) -> Rows:
   return Rows(jax.tree.map(sorted_rows, arrays), sorted_rows(rank), order)
 
 
-def restored(rows: Rows, x: jax.Array) -> jax.Array:  # [D, N, ...] -> [B, ...]
+def unsort(rows: Rows, x: jax.Array) -> jax.Array:  # [D, N, ...] -> [B, ...]
   """Returns an array of the rows in the order of the batch."""
   if rows.order is not None:
     back = jnp.argsort(rows.order, axis=1)
@@ -179,7 +179,7 @@ def sweep(
     The last total.
   """
   num_rows, num_slots = batch.mask.shape
-  own = num_rows // plan.num_shards
+  num_local = num_rows // plan.num_shards
   sizes = plan.sizes(num_rows, num_slots)
 
   def run(total, start, slots, count):
@@ -187,16 +187,16 @@ def sweep(
       x = lax.dynamic_slice_in_dim(x, start, count, axis=1)
       return x.reshape(-1, *x.shape[2:])
 
-    taken = first_slots(jax.tree.map(take, rows.arrays), slots)
-    return function(total, set_fields(batch, taken), start)
+    arrays = first_slots(jax.tree.map(take, rows.arrays), slots)
+    return function(total, set_fields(batch, arrays), start)
 
   if len(sizes) == 1:
     ((slots, count),) = sizes
-    if count == own:
+    if count == num_local:
       return run(total, 0, slots, count)
     return lax.fori_loop(
       0,
-      own // count,
+      num_local // count,
       lambda i, total: run(total, i * count, slots, count),
       total,
     )
@@ -249,8 +249,8 @@ def own_prompts(
     return x.reshape(plan.num_shards, -1, *x.shape[1:])
 
   prompts = jax.tree_util.tree_map_with_path(of_devices, batch.prompts)
-  each = len(batch.prompt_index) // plan.num_shards
-  index = jnp.tile(jnp.arange(each) // plan.rows_of_prompt, plan.num_shards)
+  size = len(batch.prompt_index) // plan.num_shards
+  index = jnp.tile(jnp.arange(size) // plan.rows_of_prompt, plan.num_shards)
   return dataclasses.replace(batch, prompt_index=index), prompts
 
 
@@ -314,8 +314,8 @@ def split_prompts(plan: UpdatePlan, x: PyTree, axis: int = 0) -> PyTree:
   """
 
   def split(x):
-    each = x.shape[axis + 1]
-    size = max(n for n in range(1, plan.shard_size + 1) if each % n == 0)
+    count = x.shape[axis + 1]
+    size = max(n for n in range(1, plan.shard_size + 1) if count % n == 0)
     x = x.reshape(*x.shape[: axis + 1], -1, size, *x.shape[axis + 2 :])
     x = jnp.moveaxis(x, axis + 1, 0)
     return x.reshape(*x.shape[: axis + 1], -1, *x.shape[axis + 3 :])
@@ -326,9 +326,9 @@ def split_prompts(plan: UpdatePlan, x: PyTree, axis: int = 0) -> PyTree:
 def joined_prompts(plan: UpdatePlan, x: PyTree, axis: int = 0) -> PyTree:
   """The inverse of `split_prompts`."""
 
-  def joined(x):
+  def join(x):
     shape = *x.shape[: axis + 1], plan.num_shards, -1, *x.shape[axis + 2 :]
     x = jnp.moveaxis(x.reshape(shape), 0, axis + 1)
     return x.reshape(*x.shape[: axis + 1], -1, *x.shape[axis + 3 :])
 
-  return jax.tree.map(joined, x)
+  return jax.tree.map(join, x)

@@ -116,41 +116,41 @@ def with_fields(
   assert model.view is not None
   assert model.fields is not None
   view = model.view(params)
-  asked = batch
+  inputs = batch
   if model.domain is not None:  # Rows without trained tokens are not run.
-    own = batch.domain == model.domain
-    asked = dataclasses.replace(batch, mask=batch.mask & own[:, None])
+    in_domain = batch.domain == model.domain
+    inputs = dataclasses.replace(batch, mask=batch.mask & in_domain[:, None])
   if model.to_the_end:
-    is_run = asked.mask.any(axis=1, keepdims=True)
-    asked = dataclasses.replace(asked, mask=asked.completion_mask & is_run)
+    is_run = inputs.mask.any(axis=1, keepdims=True)
+    inputs = dataclasses.replace(inputs, mask=inputs.completion_mask & is_run)
   with jax.named_scope(model.scope):
     fields = passes.fields(
       plan,
       view.trunk,
-      asked,
+      inputs,
       functools.partial(model.fields, view),
       couples_group,
     )
   if model.domain is not None:
-    fields = _merged(own, fields, batch)
+    fields = _merge(in_domain, fields, batch)
   return set_fields(batch, fields)
 
 
-def _merged(
-  own: jax.Array,  # [B] bool
+def _merge(
+  mask: jax.Array,  # [B] bool
   new: Mapping[str, Any],
   batch: TrainBatch,
 ) -> dict[str, Any]:
   """Replaces some rows in fields of a batch.
 
   Args:
-    own: True on rows that take the new values; others keep theirs, or 0.
+    mask: True on rows that take the new values; others keep theirs, or 0.
     new: Arrays [B, ...] by the name of their field. New hidden states may
       differ in width from the old ones: all get the larger width.
     batch: The batch with the old fields, which may be None.
   """
 
-  def one(name, x):
+  def merge(name, x):
     old = get_field(batch, name)
     if old is None:
       old = jnp.zeros_like(x)
@@ -159,9 +159,9 @@ def _merged(
       jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, width - a.shape[-1])])
       for a in (old, x)
     )
-    return jnp.where(own.reshape(-1, *[1] * (x.ndim - 1)), x, old)
+    return jnp.where(mask.reshape(-1, *[1] * (x.ndim - 1)), x, old)
 
-  return {name: one(name, x) for name, x in new.items()}
+  return {name: merge(name, x) for name, x in new.items()}
 
 
 def policy_view(policy: Policy, params: Params) -> ModelView:
@@ -178,10 +178,10 @@ def frozen_view(policy: Policy, name: str, params: Params) -> ModelView:
   Leaves that it does not have are the policy's. Its router chooses experts.
   """
   own, shared = params[name], params["policy"]["frozen"]
-  whole = {**own, "frozen": {**shared, **own["frozen"]}}
+  full = {**own, "frozen": {**shared, **own["frozen"]}}
   return ModelView(
-    passes.Trunk(policy, whole, is_free=True),
-    functools.partial(policy.head, whole),
+    passes.Trunk(policy, full, is_free=True),
+    functools.partial(policy.head, full),
   )
 
 
@@ -442,13 +442,13 @@ def head_of_domains(
     shapes = [jax.eval_shape(teacher.logits, params, h) for teacher in teachers]
     logits = jnp.zeros(shapes[0].shape, jnp.result_type(*shapes))
     for number, teacher in enumerate(teachers):
-      own = batch.domain == number  # [B]
+      in_domain = batch.domain == number  # [B]
 
-      def with_own(logits, own=own, teacher=teacher):
+      def run(logits, in_domain=in_domain, teacher=teacher):
         its = teacher.logits(params, h).astype(logits.dtype)
-        return jnp.where(own[:, None, None], its, logits)
+        return jnp.where(in_domain[:, None, None], its, logits)
 
-      logits = lax.cond(own.any(), with_own, lambda logits: logits, logits)
+      logits = lax.cond(in_domain.any(), run, lambda logits: logits, logits)
     return logits
 
   return head

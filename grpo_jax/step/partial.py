@@ -127,8 +127,8 @@ class Partial:
     keys, budget, limits = self._bounds(state, prompts)
     inputs = state.params, prompts, keys, before, limits, state.step
     rollout, episodes = self.go_on(*inputs, episodes=waiting.get("episodes"))
-    drawn = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
-    ended = rollout.terminated | (drawn >= budget)
+    lengths = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
+    ended = rollout.terminated | (lengths >= budget)
     return self.separate_groups(state, rollout, ended, episodes)
 
   def resumed(self, state: TrainState, prompts: Prompts) -> host_turns.Resumed:
@@ -204,19 +204,19 @@ class Partial:
     waiting = state.waiting[_NAME]
     before, began = waiting["rollout"], waiting["began"]
     size = before.completion_mask.sum(axis=1, dtype=jnp.int32)
-    drawn = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
+    lengths = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
     is_whole = ended.reshape(-1, self.group_size).all(axis=1)  # [P]
     rows = self._of_rows(is_whole)
-    trained = dataclasses.replace(
+    ready = dataclasses.replace(
       resumed_lib.cleared(rollout, ~rows, self.pad_id), whole=rows
     )
     metrics = {
       "partial/trained_groups": is_whole.sum(),
-      "partial/waiting_tokens": jnp.where(rows, 0, drawn).sum(),
+      "partial/waiting_tokens": jnp.where(rows, 0, lengths).sum(),
       "partial/finished_at_once": (
-        self._is_last(state) & (drawn > size + self.length)
+        self._is_last(state) & (lengths > size + self.length)
       ).sum(),
-      "tokens/generated": (drawn - size).sum(),
+      "tokens/generated": (lengths - size).sum(),
     }
     rank = jnp.cumsum(is_whole, dtype=jnp.int32) - 1
     places, following = state.schedule["places"], state.schedule["next"]
@@ -235,7 +235,7 @@ class Partial:
       },
     )
     metrics = {name: x.astype(jnp.float32) for name, x in metrics.items()}
-    return state, trained, is_whole, metrics
+    return state, ready, is_whole, metrics
 
   def _is_last(self, state: TrainState) -> jax.Array:  # [B] bool
     """True on rows that may not wait longer, and are decoded to their end."""

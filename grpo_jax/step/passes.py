@@ -68,8 +68,8 @@ class Trunk(NamedTuple):
       return None
     chunks = micro_batches.split_prompts(plan, prompts)
     if len(chunks.tokens) == 1:
-      one = self.prefix(batch, jax.tree.map(lambda x: x[0], chunks))
-      prefix = jax.tree.map(lambda x: x[None], one)
+      first = self.prefix(batch, jax.tree.map(lambda x: x[0], chunks))
+      prefix = jax.tree.map(lambda x: x[None], first)
     else:
       prefix = jax.lax.map(lambda chunk: self.prefix(batch, chunk), chunks)
     return micro_batches.joined_prompts(plan, prefix, axis=1)
@@ -137,9 +137,7 @@ def fields(
     jax.eval_shape(of_rows, local),
   )
   buffers = micro_batches.sweep(plan, local, rows, write, buffers)
-  buffers = {
-    name: micro_batches.restored(rows, x) for name, x in buffers.items()
-  }
+  buffers = {name: micro_batches.unsort(rows, x) for name, x in buffers.items()}
   return jax.lax.stop_gradient(buffers)
 
 

@@ -84,27 +84,27 @@ class ForcedAnswers(features.PrefixValues):
       prompts: P prompts with their extras.
       batch: B rows, the G of each prompt adjacent.
     """
-    right = jax.vmap(self.answers.right)(prompts.extras)  # [P, A]
-    size = right.shape[1]
+    gold = jax.vmap(self.answers.right)(prompts.extras)  # [P, A]
+    size = gold.shape[1]
     finals = jax.vmap(functools.partial(self._final_answer, size=size))(
       batch.tokens, batch.completion_mask
     )  # [B, A], -1 behind an answer and without an answer.
     answers = jnp.concatenate(
       [
-        jnp.where(right == self.answers.pad_id, -1, right)[:, None],
-        finals.reshape(len(right), -1, size),
+        jnp.where(gold == self.answers.pad_id, -1, gold)[:, None],
+        finals.reshape(len(gold), -1, size),
       ],
       axis=1,
     )  # [P, C, A]
     is_again = jnp.tril((answers[:, :, None] == answers[:, None]).all(-1), -1)
     forced = jax.vmap(jax.vmap(self._forced))(answers)  # [P, C, F]
 
-    def worth(forced, extras):  # [C, F] -> [C]
+    def utilities(forced, extras):  # [C, F] -> [C]
       return jax.vmap(lambda row: self.answers.worth(row, row >= 0, extras))(
         forced
       )
 
-    utility = jax.vmap(worth)(forced, prompts.extras)
+    utility = jax.vmap(utilities)(forced, prompts.extras)
     # A row without an answer counts as an empty answer.
     utility = jnp.where(is_again.any(axis=-1), 0.0, masked.wide(utility))
     best = jnp.argsort(-utility, axis=1, stable=True)
@@ -125,10 +125,10 @@ class ForcedAnswers(features.PrefixValues):
     start = jnp.max(jnp.where(opens, slots, -1)) + 1
     closes = mask & (tokens == self.closer[0]) & (slots >= start)
     end = jnp.argmax(closes)
-    is_there = opens.any() & closes.any() & (end - start <= size)
+    is_complete = opens.any() & closes.any() & (end - start <= size)
     place = start + jnp.arange(size)
-    taken = jnp.take(tokens, place, mode="clip")
-    return jnp.where(is_there & (place < end), taken, -1)
+    ids = jnp.take(tokens, place, mode="clip")
+    return jnp.where(is_complete & (place < end), ids, -1)
 
   def _forced(self, answer):  # [A] -> [F], -1 behind
     """Joins opener, answer and closer without a gap."""
@@ -143,7 +143,7 @@ class ForcedAnswers(features.PrefixValues):
     """True at ends of segments: by the settings, and before the answer."""
     mask = batch.completion_mask
     is_opener = (batch.tokens[..., None] == jnp.array(self.opener)).any(-1)
-    thought = mask & (jnp.cumsum(is_opener & mask, axis=1) == 0)
+    in_thought = mask & (jnp.cumsum(is_opener & mask, axis=1) == 0)
     # A policy may have more ids than the tokenizer.
     delimiter = jnp.take(
       jnp.asarray(self.delimiter), batch.tokens, mode="fill", fill_value=False
@@ -151,10 +151,10 @@ class ForcedAnswers(features.PrefixValues):
     begins = segments.uncertain(
       batch.sampler.entropy, mask, self.entropy_quantile
     )
-    is_last = thought & ~jnp.pad(thought[:, 1:], ((0, 0), (0, 1)))
+    is_last = in_thought & ~jnp.pad(in_thought[:, 1:], ((0, 0), (0, 1)))
     return segments.ends(
-      (thought & delimiter) | is_last,
-      thought & begins,
+      (in_thought & delimiter) | is_last,
+      in_thought & begins,
       mask,
       self.min_gap,
       self.max_segments,
@@ -204,19 +204,19 @@ class ForcedAnswers(features.PrefixValues):
     always = jnp.ones_like(first, bool)
     tokens = jnp.concatenate([tokens, first], axis=1)
     # The last slot is not run here, but together with each answer.
-    stored = None
+    cache = None
     if not policy.has_states:
-      stored = policy.prefix(params, tokens, jnp.pad(mask, ((0, 0), (0, 1))))
+      cache = policy.prefix(params, tokens, jnp.pad(mask, ((0, 0), (0, 1))))
 
     def of_answer(k, c, total):
       before = part.completion_mask & (number < k)
-      seen = jnp.concatenate(
+      visible = jnp.concatenate(
         [part.prompts.mask[part.prompt_index], before, always], axis=1
       )
-      if stored is None:  # Rows are run whole, perhaps by models without holes.
-        order = jnp.argsort(seen, axis=1, stable=True)
-        of_prefix, seen = (
-          jnp.take_along_axis(x, order, axis=1) for x in (tokens, seen)
+      if cache is None:  # Rows are run whole, perhaps by models without holes.
+        order = jnp.argsort(visible, axis=1, stable=True)
+        of_prefix, visible = (
+          jnp.take_along_axis(x, order, axis=1) for x in (tokens, visible)
         )
       else:
         of_prefix = tokens
@@ -225,12 +225,12 @@ class ForcedAnswers(features.PrefixValues):
       h, _ = policy.hidden(
         params,
         of_prefix,
-        seen,
+        visible,
         jnp.maximum(forced, 0),
         exists,
         jnp.arange(num_rows),
         None,
-        stored,
+        cache,
       )
       logp = logprobs.token_outputs(
         view.head,
@@ -239,10 +239,10 @@ class ForcedAnswers(features.PrefixValues):
         temperature=plan.temperature,
         chunk_bytes=plan.chunk_bytes,
       ).logp
-      asked = exists & (jnp.arange(forced.shape[1]) >= len(self.opener) - 1)
-      probability = jnp.exp(masked.sum(logp, asked, axis=-1))  # [rows]
-      worth = part.answers.utility[:, c]
-      return total + jnp.where(worth > 0, worth * probability, 0.0)
+      is_answer = exists & (jnp.arange(forced.shape[1]) >= len(self.opener) - 1)
+      probability = jnp.exp(masked.sum(logp, is_answer, axis=-1))  # [rows]
+      weight = part.answers.utility[:, c]
+      return total + jnp.where(weight > 0, weight * probability, 0.0)
 
     def of_prefix(k, utilities):  # [rows, K]
       total = jax.lax.fori_loop(
@@ -277,11 +277,11 @@ class ForcedAnswers(features.PrefixValues):
     is_run = batch.answers.utility > 0  # [B, C]
     sizes = (batch.answers.ids >= 0).sum(axis=-1)  # [B, C]
     forced = count * masked.sum(sizes, is_run, axis=-1)
-    whole = batch.prompts.mask[batch.prompt_index].sum(axis=1)
-    whole += batch.completion_mask.sum(axis=1)
+    lengths = batch.prompts.mask[batch.prompt_index].sum(axis=1)
+    lengths += batch.completion_mask.sum(axis=1)
     start = batch.answers.prefix_utility[:, 0]
     return {
-      "forced_answers/tokens": (forced + masked.select(whole, rows)).sum(),
+      "forced_answers/tokens": (forced + masked.select(lengths, rows)).sum(),
       "forced_answers/segments": masked.mean(count, rows),
       "forced_answers/answers": masked.mean(is_run.sum(axis=-1), rows),
       "forced_answers/start": masked.mean(start, rows),

@@ -159,8 +159,8 @@ class PoolSchedule(features.Schedule):
     return dataclasses.replace(state, schedule=schedule), metrics
 
   def _with_places(self, state, key, step, phase_step) -> PyTree:
-    own = jax.random.fold_in(jax.random.fold_in(key, step), _DRAW)
-    state, places = self.draw(state, own, phase_step)
+    draw_key = jax.random.fold_in(jax.random.fold_in(key, step), _DRAW)
+    state, places = self.draw(state, draw_key, phase_step)
     return state | {"places": places.astype(jnp.int32)}
 
   def feedback(self, groups: Groups) -> Feedback:
@@ -174,13 +174,13 @@ class PoolSchedule(features.Schedule):
     valid, correct = scored.valid, scored.correct
     if rollout.corrections is not None:
       valid, correct = rollout.corrections.valid, rollout.corrections.correct
-    counted = valid & rollout.is_last  # [B]
+    is_counted = valid & rollout.is_last  # [B]
 
     def total(rows):
       count = jnp.zeros(len(groups.prompts.ids), jnp.float32)
       return count.at[rollout.prompt_index].add(rows.astype(jnp.float32))
 
-    return Feedback(total(counted & correct), total(counted))
+    return Feedback(total(is_counted & correct), total(is_counted))
 
   def expected(self, state: TrainState, groups: Groups) -> jax.Array:  # [B]
     """The φ of each row's prompt, for a schedule that counts completions."""
@@ -212,17 +212,17 @@ def track(
     decay: g, the remaining weight of earlier completions.
   """
   places = state["places"]
-  seen = feedback.scored > 0  # [P]
+  is_scored = feedback.scored > 0  # [P]
 
   def changed(name, value):
     old = state[name][places]
-    value = jnp.where(seen, value, old).astype(old.dtype)
+    value = jnp.where(is_scored, value, old).astype(old.dtype)
     return state[name].at[places].set(value)
 
-  wrong = feedback.scored - feedback.right
+  num_wrong = feedback.scored - feedback.right
   return dict(state) | {
     "a": changed("a", decay * state["a"][places] + feedback.right),
-    "b": changed("b", decay * state["b"][places] + wrong),
+    "b": changed("b", decay * state["b"][places] + num_wrong),
     "visits": changed("visits", state["visits"][places] + 1),
     "last_step": changed("last_step", jnp.asarray(step)),
   }
@@ -442,33 +442,33 @@ class Ads(PoolSchedule):
   ) -> tuple[dict[str, jax.Array], jax.Array]:
     """See `PoolSchedule`; the prompts of a cluster are adjacent."""
     del step
-    drawn = without_replacement(key, state["p"], self.num_drawn)
+    clusters = without_replacement(key, state["p"], self.num_drawn)
     starts = jnp.cumsum(state["sizes"]) - state["sizes"]  # [K]
-    ranks = starts[drawn, None] + state["windows"][drawn]  # [C, B]
+    ranks = starts[clusters, None] + state["windows"][clusters]  # [C, B]
     places = state["order"][ranks].reshape(-1)
-    return dict(state) | {"clusters": drawn}, places
+    return dict(state) | {"clusters": clusters}, places
 
   def update(
     self, state: PyTree, feedback: Feedback, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], Metrics]:
     """See `PoolSchedule`."""
-    drawn = state["clusters"]
+    clusters = state["clusters"]
     shape = self.num_drawn, self.window
     scored = feedback.scored.reshape(shape)
-    seen = scored > 0
+    valid = scored > 0
     rho = feedback.right.reshape(shape) / jnp.maximum(scored, 1)  # [C, B]
-    means = jnp.where(seen, rho, 0).sum(1) / jnp.maximum(seen.sum(1), 1)
-    means = jnp.where(seen.any(1), means, state["r"][drawn])
-    r = state["r"].at[drawn].set(means)
+    means = jnp.where(valid, rho, 0).sum(1) / jnp.maximum(valid.sum(1), 1)
+    means = jnp.where(valid.any(1), means, state["r"][clusters])
+    r = state["r"].at[clusters].set(means)
     windows = jax.vmap(moved)(
-      state["windows"][drawn],
-      jnp.where(seen, moves(rho, self.tolerance), 0),
-      state["sizes"][drawn],
+      state["windows"][clusters],
+      jnp.where(valid, moves(rho, self.tolerance), 0),
+      state["sizes"][clusters],
     )
     changed = {
       "p": mixed(state["p"], r, state["sizes"] > 0, self.rate),
       "r": r,
-      "windows": state["windows"].at[drawn].set(windows),
+      "windows": state["windows"].at[clusters].set(windows),
     }
     ends = (jnp.asarray(step) + 1) % self.period == 0
     anew = self._anew(state["sizes"])
@@ -479,7 +479,7 @@ class Ads(PoolSchedule):
     following["visits"] = state["visits"].at[state["places"]].add(1)
     metrics = {
       "schedule/success": masked.mean(r, state["sizes"] > 0),
-      "schedule/expected": state["r"][drawn].mean(),
+      "schedule/expected": state["r"][clusters].mean(),
       **coverage(following["visits"]),
       "schedule/depth": self._depth(state | changed),
       "schedule/largest_share": changed["p"].max(),
@@ -489,9 +489,9 @@ class Ads(PoolSchedule):
   def _depth(self, state: PyTree) -> jax.Array:  # []
     """Mean place of mini-clusters, from 0, the easiest, to 1, the hardest."""
     middle = state["windows"].mean(axis=1, dtype=jnp.float32)
-    least = (self.window - 1) / 2
+    lowest = (self.window - 1) / 2
     room = state["sizes"] - self.window
-    return masked.mean((middle - least) / jnp.maximum(room, 1), room > 0)
+    return masked.mean((middle - lowest) / jnp.maximum(room, 1), room > 0)
 
 
 def mixed(
@@ -539,11 +539,11 @@ def moved(
 
   def place(places, i):
     target = jnp.clip(window[i] + move[i], 0, size - 1)
-    near = target + around
-    taken = (near[:, None] == places).any(axis=1)
-    free = ~taken & (near >= 0) & (near < size)
-    easier = jnp.max(jnp.where(free & (around <= 0), near, -1))
-    harder = jnp.min(jnp.where(free & (around >= 0), near, size))
+    nearby = target + around
+    is_taken = (nearby[:, None] == places).any(axis=1)
+    free = ~is_taken & (nearby >= 0) & (nearby < size)
+    easier = jnp.max(jnp.where(free & (around <= 0), nearby, -1))
+    harder = jnp.min(jnp.where(free & (around >= 0), nearby, size))
     upwards = jnp.where(move[i] > 0, harder < size, easier < 0)
     return places.at[i].set(jnp.where(upwards, harder, easier)), None
 
@@ -610,10 +610,10 @@ class SingleStream(PoolSchedule):
     rho = memory(feedback.drift, self.memory_low)  # [P]
     following = track(state, feedback, step, rho)
     places = state["places"]
-    seen = feedback.scored > 0
+    is_scored = feedback.scored > 0
     for name, value in feedback.samples._asdict().items():
       old = state[name]
-      value = jnp.where(seen[:, None], value, old[places])
+      value = jnp.where(is_scored[:, None], value, old[places])
       following[name] = old.at[places].set(value)
     again = state["visits"][places] > 0
     return following, metrics(state, following) | {
@@ -652,7 +652,7 @@ class SingleStream(PoolSchedule):
     is_first = first[rollout.prompt_index] == rows
     past = {name: state.schedule[name][places] for name in samples._fields}
     mask = past["mask"] & is_first[:, None]
-    own = {
+    inputs = {
       "tokens": past["tokens"],
       "completion_mask": past["completion_mask"],
       "mask": mask,
@@ -662,14 +662,14 @@ class SingleStream(PoolSchedule):
     # Experts were not recorded for old completions: the router chooses them.
     view = view._replace(trunk=view.trunk._replace(is_free=True))
     with jax.named_scope("drift"):
-      now = passes.fields(
+      logp = passes.fields(
         plan,
         view.trunk,
-        set_fields(batch, own),
+        set_fields(batch, inputs),
         functools.partial(models.anchor_fields, plan, frozenset(), view),
         couples_group=False,
       )["old_logp"]
-    moved = masked.mean(jnp.abs(past["logp"] - now), mask, axis=-1)  # [B]
+    moved = masked.mean(jnp.abs(past["logp"] - logp), mask, axis=-1)  # [B]
     return feedback._replace(samples=samples, drift=moved[first])
 
 
@@ -700,5 +700,5 @@ def start_counts(
   size = float(1 / (1 - memory_low))
   a = size * (right + 0.5) / (scored + 1)
   b = size * (scored - right + 0.5) / (scored + 1)
-  both = np.stack([a, b], axis=1)
-  return np.where(scored[:, None] > 0, both, SPO_PRIOR).astype(np.float32)
+  counts = np.stack([a, b], axis=1)
+  return np.where(scored[:, None] > 0, counts, SPO_PRIOR).astype(np.float32)

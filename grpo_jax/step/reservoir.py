@@ -109,12 +109,12 @@ class Reservoir(features.OldGroups):
     }
     if past is None:
       return new
-    ours, theirs = (jax.tree.map(jnp.shape, tree) for tree in (new, past))
-    if ours != theirs:
+    expected, actual = (jax.tree.map(jnp.shape, tree) for tree in (new, past))
+    if expected != actual:
       raise ValueError(
         "config.reward_model.history_share: what an earlier phase has drawn has"
-        f" the shapes {theirs['groups']}, and this phase draws"
-        f" {ours['groups']}; give phases of the kind 'preference' the same"
+        f" the shapes {actual['groups']}, and this phase draws"
+        f" {expected['groups']}; give phases of the kind 'preference' the same"
         " group_size and max_prompt_len."
       )
     return past
@@ -144,11 +144,11 @@ class Reservoir(features.OldGroups):
     fresh = {name: get_field(batch, name)[where(name)] for name in self._fields}
     slots, is_there = self._choose(past, old_key, first)  # [H]
     changed = {}
-    for name, kept in past["groups"].items():
-      at = where(name)[-self.num_old :]
-      given = is_there.reshape(-1, *[1] * (kept.ndim - 1))
-      values = jnp.where(given, kept[slots], fresh[name][-self.num_old :])
-      changed[name] = get_field(batch, name).at[at].set(values)
+    for name, buffer in past["groups"].items():
+      index = where(name)[-self.num_old :]
+      is_used = is_there.reshape(-1, *[1] * (buffer.ndim - 1))
+      values = jnp.where(is_used, buffer[slots], fresh[name][-self.num_old :])
+      changed[name] = get_field(batch, name).at[index].set(values)
     is_old = jnp.zeros(batch.group_id.shape, bool)
     is_old = is_old.at[rows[-self.num_old :]].set(is_there[:, None])
     after = self._keep(past, fresh, place_key, state.step)
@@ -192,15 +192,15 @@ class Reservoir(features.OldGroups):
     """
     counts = fresh["valid"].any(axis=1)  # [P]
     number = state["seen"] + jnp.cumsum(counts)  # [P], from 1
-    drawn = jax.random.randint(key, number.shape, 0, jnp.maximum(number, 1))
-    place = jnp.where(number <= self.size, number - 1, drawn)
+    draws = jax.random.randint(key, number.shape, 0, jnp.maximum(number, 1))
+    place = jnp.where(number <= self.size, number - 1, draws)
     place = jnp.where(counts & (place < self.size), place, self.size)
     later = jnp.triu(place[:, None] == place, k=1).any(axis=1)
     place = jnp.where(later, self.size, place)
     return {
       "groups": {
-        name: kept.at[place].set(fresh[name], mode="drop")
-        for name, kept in state["groups"].items()
+        name: buffer.at[place].set(fresh[name], mode="drop")
+        for name, buffer in state["groups"].items()
       },
       "step": state["step"].at[place].set(step, mode="drop"),
       "seen": number[-1],
@@ -219,20 +219,20 @@ class Reservoir(features.OldGroups):
     of_prompts = jnp.zeros(batch.prompts.tokens.shape[0], bool)
     of_prompts = of_prompts.at[fresh.prompt_index].max(is_old)
 
-    def one(name, trained):
-      gone = of_prompts if name in _PROMPT else is_old
-      gone = gone.reshape(-1, *[1] * (trained.ndim - 1))
-      drawn = jnp.zeros_like(trained)
+    def restore(name, trained):
+      is_replaced = of_prompts if name in _PROMPT else is_old
+      is_replaced = is_replaced.reshape(-1, *[1] * (trained.ndim - 1))
+      original = jnp.zeros_like(trained)
       if name in self._fields and name != "mask":
-        drawn = get_field(fresh, name)
-      return jnp.where(gone, drawn, trained)
+        original = get_field(fresh, name)
+      return jnp.where(is_replaced, original, trained)
 
     # A tuple: a set would order the program by the hashes of the process.
     names = (*self._fields, "advantages", "pair_role")  # Two of `prepare`.
     return set_fields(
       batch,
       {
-        name: one(name, value)
+        name: restore(name, value)
         for name in names
         if (value := get_field(batch, name)) is not None
       },

@@ -46,7 +46,7 @@ def values(
     rollout: B completions of these prompts, each in one row.
   """
   rows = jnp.zeros(rollout.tokens.shape[0])
-  given = rows == 0
+  always = rows == 0
   if len(rows) != len(prompts.ids) * plan.group_size:
     # Greedy completions: one for each prompt.
     plan = dataclasses.replace(plan, group_size=1)
@@ -58,9 +58,9 @@ def values(
     completion_mask=rollout.completion_mask,
     mask=rollout.written,
     rewards=rows,
-    valid=given,
+    valid=always,
     terminated=rollout.terminated,
-    correct=given,
+    correct=always,
     num_groups=rollout.num_groups,
   )
   return of_batch(plan, view, batch)
@@ -124,8 +124,10 @@ class Steps:
     """
     if self.of_steps == "sum":
       return masked.sum(right, ends, axis=-1)
-    one = jnp.where(ends, right, 1.0)
-    total = one.min(axis=-1) if self.of_steps == "min" else one.prod(axis=-1)
+    parts = jnp.where(ends, right, 1.0)
+    total = (
+      parts.min(axis=-1) if self.of_steps == "min" else parts.prod(axis=-1)
+    )
     return masked.select(total, ends.any(axis=-1))
 
 
@@ -160,8 +162,8 @@ def proxy_metrics(
     x = masked.select(x, is_scored).reshape(by_group)
     return x[:, :, None] - x[:, None, :]
 
-  both = is_scored.reshape(by_group)
-  pairs = both[:, :, None] & both[:, None, :] & (differences(true) > 0)
+  valid = is_scored.reshape(by_group)
+  pairs = valid[:, :, None] & valid[:, None, :] & (differences(true) > 0)
   ranking = preferences.of_ranking(differences(model), pairs)
   if not is_logit:
     del ranking["calibration_error"]

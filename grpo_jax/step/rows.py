@@ -62,7 +62,7 @@ class StepRows:
   turn_rewards: jax.Array | None  # [B, T] float32
 
 
-def written(
+def step_rows(
   groups: Groups, batch: TrainBatch, required: frozenset[str]
 ) -> StepRows:
   """The `StepRows` of a step.

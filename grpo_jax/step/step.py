@@ -179,12 +179,12 @@ def enter_phase(state: TrainState, phase: Phase, index: int) -> TrainState:
     waiting=None,
   )
   if phase.partial is not None:
-    return phase.partial.enter(state, _drawn_shapes(state, phase))
+    return phase.partial.enter(state, _rollout_shapes(state, phase))
   draw = functools.partial(draw_stage, state, phase=phase)
   return dataclasses.replace(state, waiting=phase.waiting_groups.enter(draw))
 
 
-def _drawn_shapes(state: TrainState, phase: Phase) -> Rollout:
+def _rollout_shapes(state: TrainState, phase: Phase) -> Rollout:
   """Shapes of a rollout of all places; runs no computation."""
   assert phase.partial is not None
   prompts, sampler = phase.partial.prompts, phase.sampler
@@ -262,7 +262,7 @@ def update(
   if phase.trains_policy and phase.config.router_bias_step > 0:
     before = state.params["policy"]
     moved = _with_biases(before, batch.anchor.router_load, phase.config)
-    state = state.with_params(policy=update_lib.chosen(trains, moved, before))
+    state = state.with_params(policy=update_lib.select(trains, moved, before))
   return state, metrics
 
 
@@ -381,7 +381,7 @@ def learn_stage(
   state, scheduled = phase.schedule.advance(state, feedback)
   batch = phase.old_groups.shown(fresh, batch, is_old)
   required = options.needs(phase.algorithm, phase.config)
-  rows = rows_lib.written(groups, batch, required)
+  rows = rows_lib.step_rows(groups, batch, required)
   return state, metrics | scheduled | replayed | transformed, rows
 
 
@@ -426,7 +426,7 @@ def _with_algorithm_state(
     batch,
     rollout.is_last.sum(),
   )
-  after = update_lib.chosen(trains, after, before)
+  after = update_lib.select(trains, after, before)
   return dataclasses.replace(state, algorithm_state=after)
 
 
@@ -475,7 +475,7 @@ def rollout_stage(
   rollout = sample_stage(state, prompts, ahead, phase=phase)
   greedy = greedy_stage(state, prompts, ahead, phase=phase)
   if phase.sampler.correct is not None:
-    scored = _scored(state, prompts, rollout, host_scores, phase)
+    scored = _score(state, prompts, rollout, host_scores, phase)
     rollout_key, _ = step_keys(state, ahead)
     with jax.named_scope("verifier"):
       rollout = with_version(
@@ -490,20 +490,20 @@ def rollout_stage(
 def score_stage(
   state: TrainState,
   prompts: Prompts,
-  drawn: Rollouts,
+  rollouts: Rollouts,
   host_scores: Any = None,
   *,
   phase: Phase,
 ) -> Groups:
   """Scores the rollouts of a step; see `draw_stage`."""
-  scored = _scored(state, prompts, drawn.rollout, host_scores, phase)
+  scored = _score(state, prompts, rollouts.rollout, host_scores, phase)
   baseline = None
-  if drawn.greedy is not None:
-    baseline = _scored(state, prompts, drawn.greedy, host_scores, phase)
-  return Groups(prompts, drawn.rollout, scored, baseline)
+  if rollouts.greedy is not None:
+    baseline = _score(state, prompts, rollouts.greedy, host_scores, phase)
+  return Groups(prompts, rollouts.rollout, scored, baseline)
 
 
-def _scored(
+def _score(
   state: TrainState,
   prompts: Prompts,
   rollout: Rollout,
@@ -534,15 +534,15 @@ def draw_stage(
       None without such verifiers.
     phase: Functions of the phase.
   """
-  drawn = rollout_stage(state, prompts, 0, host_scores, phase=phase)
-  return score_stage(state, prompts, drawn, host_scores, phase=phase)
+  rollouts = rollout_stage(state, prompts, 0, host_scores, phase=phase)
+  return score_stage(state, prompts, rollouts, host_scores, phase=phase)
 
 
 def stale_step(
-  state: TrainState, prompts: Prompts, drawn: Rollouts, *, phase: Phase
+  state: TrainState, prompts: Prompts, rollouts: Rollouts, *, phase: Phase
 ) -> tuple[TrainState, Metrics, StepRows]:
   """Scores rollouts drawn ahead, and updates; jit with `donate_argnums=0`."""
-  groups = score_stage(state, prompts, drawn, phase=phase)
+  groups = score_stage(state, prompts, rollouts, phase=phase)
   return learn_stage(state, groups, phase=phase)
 
 
@@ -554,7 +554,7 @@ def fused_step(
     return _partial_step(state, prompts, phase.partial, phase)
   draw = functools.partial(draw_stage, state, phase=phase)
   if phase.max_rounds == 1:
-    groups, trains, drawn = draw(prompts), None, {}
+    groups, trains, of_rounds = draw(prompts), None, {}
   else:
     collected = dynamic_sampling.collect(
       draw,
@@ -566,12 +566,12 @@ def fused_step(
     )
     state = dynamic_sampling.with_surplus(state, collected)
     groups, trains = dynamic_sampling.choose_groups(collected, phase.when_short)
-    groups, drawn = (
+    groups, of_rounds = (
       phase.constrain_rows(groups),
       dynamic_sampling.metrics(collected),
     )
   state, metrics, rows = learn_stage(state, groups, trains, phase=phase)
-  return state, metrics | drawn, rows
+  return state, metrics | of_rounds, rows
 
 
 def _partial_step(
@@ -586,7 +586,7 @@ def _partial_step(
   rollout = advanced[1]
   greedy = greedy_stage(state, prompts, phase=phase)
   groups = score_stage(state, prompts, Rollouts(rollout, greedy), phase=phase)
-  return _trained(prompts, advanced, groups.scored, groups.greedy, phase)
+  return _learn(prompts, advanced, groups.scored, groups.greedy, phase)
 
 
 def partial_step_of_host(
@@ -610,10 +610,10 @@ def partial_step_of_host(
   """
   assert phase.partial is not None
   advanced = phase.partial.of_host(state, rollout, cut)
-  return _trained(prompts, advanced, scored, greedy, phase)
+  return _learn(prompts, advanced, scored, greedy, phase)
 
 
-def _trained(
+def _learn(
   prompts: Prompts,
   advanced: tuple[TrainState, Rollout, jax.Array, Metrics],
   scored: Scored,
@@ -621,7 +621,7 @@ def _trained(
   phase: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
   """Updates on the groups that have ended; see `Partial.separate_groups`."""
-  state, rollout, is_whole, drawn = advanced
+  state, rollout, is_whole, of_places = advanced
   waiting = phase.constrain_rows(state.waiting)
   assert rollout.whole is not None
   scored = dataclasses.replace(scored, valid=scored.valid & rollout.whole)
@@ -631,7 +631,7 @@ def _trained(
     is_whole.any(),
     phase=phase,
   )
-  return state, metrics | drawn, rows
+  return state, metrics | of_places, rows
 
 
 def supervised_step(

@@ -89,7 +89,7 @@ def advance(
 ) -> tuple[TrainState, TrainBatch, Metrics]:
   """Applies transforms in a step; without `trains` their memories stay."""
   batch, metrics, memories = apply(transforms, batch, state.transforms)
-  memories = update.chosen(trains, memories, state.transforms)
+  memories = update.select(trains, memories, state.transforms)
   return dataclasses.replace(state, transforms=memories), batch, metrics
 
 
@@ -120,21 +120,21 @@ def apply(
   after_step = dict(memories or {})
   for place, transform in enumerate(transforms):
     memory = [after_step[x] for x in (str(place),) if x in after_step]
-    made = transform(*memory, batch)
+    result = transform(*memory, batch)
     if not (
-      isinstance(made, tuple)
-      and len(made) == len(memory) + 2
-      and isinstance(made[-2], TrainBatch)
-      and isinstance(made[-1], dict)
+      isinstance(result, tuple)
+      and len(result) == len(memory) + 2
+      and isinstance(result[-2], TrainBatch)
+      and isinstance(result[-1], dict)
     ):
       form = "memory, batch" if memory else "batch"
       raise ValueError(
-        f"{_called(transform)} returns {type(made).__name__}; needed is"
+        f"{_label(transform)} returns {type(result).__name__}; needed is"
         f" ({form}, {{name: metric}})."
       )
-    *remembered, after, values = made
+    *new_memory, after, values = result
     if memory:
-      after_step[str(place)] = _like(transform, memory[0], remembered[0])
+      after_step[str(place)] = _like(transform, memory[0], new_memory[0])
     _check_fields(transform, batch, after)
     valid = batch.valid & after.valid & jnp.isfinite(after.rewards)
     batch = dataclasses.replace(
@@ -146,7 +146,7 @@ def apply(
     for name, value in values.items():
       if PREFIX + name in metrics or jnp.shape(value):
         raise ValueError(
-          f"{_called(transform)} has the metric {name!r} of shape"
+          f"{_label(transform)} has the metric {name!r} of shape"
           f" {jnp.shape(value)}; needed is a number, under a name that no other"
           " transform has."
         )
@@ -157,14 +157,14 @@ def apply(
 def _like(transform: Transform, before: PyTree, after: PyTree) -> PyTree:
   """Returns the new memory, which has the arrays of the memory before."""
   after = jax.tree.map(jnp.asarray, after)
-  needed, given = (
+  expected, actual = (
     jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree)
     for tree in (before, after)
   )
-  if given != needed:
+  if actual != expected:
     raise ValueError(
-      f"{_called(transform)} returns the memory {given}; needed is one as from"
-      f" its init, {needed}."
+      f"{_label(transform)} returns the memory {actual}; needed is one as from"
+      f" its init, {expected}."
     )
   return after
 
@@ -177,18 +177,18 @@ def _check_fields(
     if field.name not in CHANGED:
       if [*map(id, jax.tree.leaves(old))] != [*map(id, jax.tree.leaves(new))]:
         raise ValueError(
-          f"{_called(transform)} changes {field.name!r}; needed is a batch in"
+          f"{_label(transform)} changes {field.name!r}; needed is a batch in"
           f" which only {', '.join(CHANGED)} differ."
         )
       continue
-    needed, given = ((jnp.shape(x), jnp.result_type(x)) for x in (old, new))
-    if given != needed:
+    expected, actual = ((jnp.shape(x), jnp.result_type(x)) for x in (old, new))
+    if actual != expected:
       raise ValueError(
-        f"{_called(transform)} returns {field.name!r} with shape {given[0]} and"
-        f" type {given[1]}; needed are {needed[0]} and {needed[1]}."
+        f"{_label(transform)} returns {field.name!r} with shape {actual[0]} and"
+        f" type {actual[1]}; needed are {expected[0]} and {expected[1]}."
       )
 
 
-def _called(transform: Transform) -> str:
+def _label(transform: Transform) -> str:
   name = getattr(transform, "__name__", type(transform).__name__)
   return f"the transform {name!r}"

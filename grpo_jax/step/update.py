@@ -86,15 +86,15 @@ class Loss(Protocol):
     """The metrics of a gradient step."""
 
 
-def _whole(params: Params, name: str, trained: PyTree) -> Params:
+def _with_leaves(params: Params, name: str, trained: PyTree) -> Params:
   """Replaces the trained leaves of one model in `params`."""
   return {**params, name: {**params[name], "trained": trained}}
 
 
-def _joined(params: Params, trained: Mapping[str, PyTree]) -> Params:
+def _with_models(params: Params, trained: Mapping[str, PyTree]) -> Params:
   """Replaces the trained leaves of several models in `params`."""
   for name, leaves in trained.items():
-    params = _whole(params, name, leaves)
+    params = _with_leaves(params, name, leaves)
   return params
 
 
@@ -189,9 +189,9 @@ class PolicyLoss:
       if part.old_logp is not None:
         # The anchor of the first step is its own forward pass, so that every
         # ratio is exactly 1.
-        own = jax.lax.stop_gradient(outputs.logp)
+        anchor = jax.lax.stop_gradient(outputs.logp)
         part = dataclasses.replace(
-          part, old_logp=jnp.where(is_first, own, part.old_logp)
+          part, old_logp=jnp.where(is_first, anchor, part.old_logp)
         )
       output = objective.loss(algorithm, config, outputs, part)
       terms = {
@@ -208,10 +208,10 @@ class PolicyLoss:
   def _sampler_kl(self, outputs, part) -> dict[str, Weighted | Maximum]:
     """KL(sampler ‖ policy at the start of the update), nats per token; k3."""
     anchor = outputs.logp if part.old_logp is None else part.old_logp
-    drawn = part.sampler.logp
+    sampler_logp = part.sampler.logp
     if self.config.keep_sampling_mask:
-      drawn = part.sampler.behavior_logp
-    gap = masked.select(jax.lax.stop_gradient(drawn - anchor), part.mask)
+      sampler_logp = part.sampler.behavior_logp
+    gap = masked.select(jax.lax.stop_gradient(sampler_logp - anchor), part.mask)
     kl = aggregation.over_tokens(divergences.kl_k3(gap), part.mask)
     return {"sampler_gap/kl": kl}
 
@@ -331,11 +331,11 @@ def gradient(
   with jax.named_scope(loss.scope):
     total = passes.gradient(
       update.plan,
-      lambda trained: loss.view(_joined(params, trained)).trunk,
+      lambda trained: loss.view(_with_models(params, trained)).trunk,
       {name: params[name]["trained"] for name in loss.trains},
       batch,
       lambda trained, prefix, part: value(
-        _joined(params, trained), prefix, part
+        _with_models(params, trained), prefix, part
       ),
       update.couples_group,
       update.constrain_trained,
@@ -344,7 +344,7 @@ def gradient(
   return total.gradients, loss.metrics(total)
 
 
-def chosen(trains: jax.Array | None, new: PyTree, old: PyTree) -> PyTree:
+def select(trains: jax.Array | None, new: PyTree, old: PyTree) -> PyTree:
   """The new arrays if `trains` is True or None, else the old arrays.
 
   Counts of schedules advance in any case: the learning rate follows the step of
@@ -356,10 +356,10 @@ def chosen(trains: jax.Array | None, new: PyTree, old: PyTree) -> PyTree:
   def is_schedule(node):
     return isinstance(node, optax.ScaleByScheduleState)
 
-  def one(x, before):
+  def choose(x, before):
     return x if is_schedule(x) else jnp.where(trains, x, before)
 
-  return jax.tree.map(one, new, old, is_leaf=is_schedule)
+  return jax.tree.map(choose, new, old, is_leaf=is_schedule)
 
 
 def _steps(
@@ -377,10 +377,10 @@ def _steps(
     Parameters, optimizer states, and metrics of all steps.
   """
 
-  def one(carry, _):
+  def step(carry, _):
     trained, opt_states = carry
     gradients, metrics = gradient(
-      update, loss, _joined(params, trained), batch, is_first
+      update, loss, _with_models(params, trained), batch, is_first
     )
     with jax.named_scope("optimizer"):
       changes = {}
@@ -392,8 +392,8 @@ def _steps(
           gradients[name], opt_states[name], trained[name]
         )
         none = jax.tree.map(jnp.zeros_like, changes[name])
-        changes[name] = chosen(trains, changes[name], none)
-        new_states[name] = chosen(trains, new_states[name], opt_states[name])
+        changes[name] = select(trains, changes[name], none)
+        new_states[name] = select(trains, new_states[name], opt_states[name])
       metrics[f"{loss.prefix}gradient_norm"] = optax.global_norm(
         masked.wide(gradients)
       )
@@ -410,13 +410,13 @@ def _steps(
   if loss.num_updates == 0:
     return params, opt_states, {}
   if loss.num_updates == 1:
-    (trained, new_states), metrics = one(carry, None)
+    (trained, new_states), metrics = step(carry, None)
   else:
     (trained, new_states), history = jax.lax.scan(
-      one, carry, length=loss.num_updates
+      step, carry, length=loss.num_updates
     )
     metrics = metrics_lib.of_steps(history)
-  return _joined(params, trained), {**opt_states, **new_states}, metrics
+  return _with_models(params, trained), {**opt_states, **new_states}, metrics
 
 
 def _minibatches(
@@ -460,7 +460,7 @@ def run(
 
   def gradient_step(carry, inputs):
     trained, opt_states = carry
-    params = _joined(state.params, trained)
+    params = _with_models(state.params, trained)
     rows, is_first = inputs
     minibatch = batch
     if plan.num_minibatches > 1:
@@ -490,13 +490,13 @@ def run(
     )
     metrics = metrics_lib.of_steps(history, is_trained)
   trained, opt_states = carry
-  params = _joined(state.params, trained)
+  params = _with_models(state.params, trained)
   changed = {
     name: dataclasses.replace(
       state.models[name],
       params=params[name],
       opt_state=opt_states[name],
-      average=chosen(
+      average=select(
         trains,
         _average(update.models[name], state.models[name], params[name]),
         state.models[name].average,
