@@ -299,7 +299,7 @@ class _StepEpisodes:
       row
       for row in self._pending
       if not self._episodes[row].waits
-      and now - self._episodes[row].seen > limit
+      and now - self._episodes[row].seen_s > limit
     ]
     for row in late:
       self._pending.discard(row)
@@ -321,7 +321,7 @@ class _StepEpisodes:
     counts = episodes_lib.TurnCounts(self._turns.environment.max_turns)
     for row, episode in enumerate(self._episodes):
       for number, turn in enumerate(episode.turns):
-        counts.add("tokens", number, len(turn.drawn.ids))
+        counts.add("tokens", number, len(turn.output.ids))
         if number:
           counts.add("observed", number - 1, len(turn.observed))
       for number, seconds in enumerate(episode.answer_s):
@@ -392,8 +392,8 @@ def _write(
 ) -> int:
   """Writes a turn into its slots; returns where the next one begins."""
   middle = start + len(turn.observed)
-  end = middle + len(turn.drawn.ids)
-  arrays["tokens"][row, start:end] = [*turn.observed, *turn.drawn.ids]
+  end = middle + len(turn.output.ids)
+  arrays["tokens"][row, start:end] = [*turn.observed, *turn.output.ids]
   arrays["completion_mask"][row, start:end] = True
   arrays["observed"][row, start:middle] = True
   arrays["turn"][row, start:end] = number
@@ -401,5 +401,5 @@ def _write(
   observation = np.asarray(turn.observed, np.int32).tobytes()
   arrays["state_id"][row, middle:end] = zlib.crc32(observation) & 0x7FFFFFFF
   for name in drawing.RECORDS:
-    arrays[name][row, middle:end] = getattr(turn.drawn, name)
+    arrays[name][row, middle:end] = getattr(turn.output, name)
   return end

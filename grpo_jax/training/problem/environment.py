@@ -258,7 +258,7 @@ def _as_on_host(compaction: Compaction, prompt_len: int) -> HostCompaction:
 
 def open_sources(
   config: config_lib.RunConfig, text: Any, environment: HostEnvironment
-) -> records.Opened:
+) -> records.Sources:
   """Opens the prompts of an environment, and a teacher's episodes in it.
 
   Args:
@@ -285,7 +285,7 @@ def open_sources(
   held_out = environments.EnvironmentSource(factory.problem, "test", 0)
   lesson = getattr(factory, "lesson", None)
   if lesson is None:
-    return records.Opened(train, held_out, train)
+    return records.Sources(train, held_out, train)
   ends = list(environment.action_ends)
   lessons = environments.PlayedSource(
     train,
@@ -296,7 +296,7 @@ def open_sources(
     environment.max_turns,
     environment.max_observation_len,
   )
-  return records.Opened(train, held_out, lessons)
+  return records.Sources(train, held_out, lessons)
 
 
 def chat_options(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
