@@ -55,7 +55,7 @@ def table(settings: Iterable[setting_docs.Setting]) -> list[str]:
   lines = [_row("setting", "value", "default").rstrip(), "─" * _COLUMNS]
   for row in settings:
     mark = "* " if row.is_changed else "  "
-    lines.append(_row(mark + row.name, _shown(row.value), _shown(row.default)))
+    lines.append(_row(mark + row.name, _text(row.value), _text(row.default)))
     lines += textwrap.wrap(
       row.text,
       _COLUMNS,
@@ -83,7 +83,7 @@ def _row(name: str, value: str, default: str) -> str:
   )
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
   return files.escaped(repr(value))
 
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
   from grpo_jax.training.runtime import hosts
 
   del argv
-  started = time.time()
+  start = time.time()
   config, workdir = _CONFIG.value, files.parse(_WORKDIR.value)
   several = ""
   if jax.process_count() > 1:
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
       " run the same command again to continue."
     )
     return 130 if by_hand else 143
-  seconds = time.time() - started
+  seconds = time.time() - start
   if result.after is None or result.before is None:
     hosts.say(f"done: {ranges.counted(result.step, 'step')} in {seconds:.0f} s")
     status = 0

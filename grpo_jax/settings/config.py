@@ -72,15 +72,15 @@ SEED = "{seed}"
 def with_seed(config: Any) -> Any:
   """Replaces "{seed}" by the seed in the paths of a `RunConfig`."""
   seed = str(config.seed)
-  return _changed(config, config, lambda text, _: text.replace(SEED, seed))
+  return _map(config, config, lambda text, _: text.replace(SEED, seed))
 
 
 def with_paths_of(config: Any, other: Any) -> Any:
   """The `RunConfig` with the paths of a config that has another seed."""
-  return _changed(config, other, lambda _, text: text)
+  return _map(config, other, lambda _, text: text)
 
 
-def _changed(config: Any, other: Any, change: Callable[[str, str], str]) -> Any:
+def _map(config: Any, other: Any, change: Callable[[str, str], str]) -> Any:
   sections = {}
   for name, section in config.sections.items():
     source = other.sections[name]
@@ -552,7 +552,7 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   """
   values = dict(config.items())
   algorithm = dict(_group(values.pop("algorithm", None), "config.algorithm"))
-  name = _typed(str, algorithm.pop("name", None), "config.algorithm.name")
+  name = _cast(str, algorithm.pop("name", None), "config.algorithm.name")
   entry = algorithms.get_algorithm(name)
   objective = _freeze(entry.config_class, algorithm, "config.algorithm")
   sections = {}
@@ -623,7 +623,7 @@ def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
 
 def _class_of(kind: Any, where: str) -> type[PhaseConfig]:
   """The class of the settings of a kind of phases."""
-  one_of(where, _typed(str, kind, f"config.{where}"), tuple(phase_lib.CLASSES))
+  one_of(where, _cast(str, kind, f"config.{where}"), tuple(phase_lib.CLASSES))
   return phase_lib.CLASSES[kind]
 
 
@@ -654,14 +654,14 @@ def _freeze(
         f"{where}.{name} is not a setting{hint} {where} has:"
         f" {', '.join([*names, *also])}."
       )
-    result[name] = _typed(hints[name], value, f"{where}.{name}")
+    result[name] = _cast(hints[name], value, f"{where}.{name}")
   group = cls(**result, **made)
   if switched:
     group.check_unread(where)
   return group
 
 
-def _typed(hint: Any, value: Any, where: str) -> Any:
+def _cast(hint: Any, value: Any, where: str) -> Any:
   """Converts a value to the field's type: ints to floats, lists to tuples."""
   if dataclasses.is_dataclass(hint):
     return _freeze(typing.cast(type, hint), _group(value, where), where)
@@ -670,11 +670,11 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if value is None:
       return None
     hint = next(k for k in arguments if k is not type(None))
-    return _typed(hint, value, where)
+    return _cast(hint, value, where)
   if origin is tuple:
     if not isinstance(value, (tuple, list)):
       value = (value,)
-    return tuple(_typed(arguments[0], item, where) for item in value)
+    return tuple(_cast(arguments[0], item, where) for item in value)
   if origin is not None:
     options = dict(_group(value, where))
     for name, option in options.items():

@@ -266,7 +266,7 @@ def apply(config: config_dict.ConfigDict, settings: Mapping[str, Any]) -> None:
   for name, value in sorted(
     settings.items(), key=lambda item: not is_switch(config, item[0])
   ):
-    prefix = f"config: {name}={_shown(value)}: "
+    prefix = f"config: {name}={_short(value)}: "
     if name in ("algorithm", "algorithm.name"):
       # The fields of one algorithm must not stay with another.
       raise ValueError(
@@ -286,7 +286,7 @@ def apply(config: config_dict.ConfigDict, settings: Mapping[str, Any]) -> None:
     parent[last] = _fitting(parent.get_type(last), value, name)
 
 
-def _shown(value: Any) -> str:
+def _short(value: Any) -> str:
   """A value for a message; a long value is cut."""
   text = repr(value)
   return text if len(text) <= 80 else f"{text[:80]}… ({type(value).__name__})"
@@ -298,8 +298,8 @@ def misfit(name: str, value: Any, kind: type) -> TypeError:
   hint = ""
   if name.rpartition(".")[2] in ("train_path", "eval_path") and is_rows:
     hint = " Records in memory are given as config(FILE, data=ROWS)."
-  needed = _NEEDED.get(kind, "a group of settings, which are set one by one")
-  return TypeError(f"config: {name}={_shown(value)}: needed is {needed}.{hint}")
+  form = _NEEDED.get(kind, "a group of settings, which are set one by one")
+  return TypeError(f"config: {name}={_short(value)}: needed is {form}.{hint}")
 
 
 def with_rows(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -304,7 +304,7 @@ class Together:
     """See `steps.Stepper`."""
     if self._states is None:
       states = [run.state for run in self._together]
-      self._states = _stacked(states, self._split)
+      self._states = _stack(states, self._split)
     # For each step the batches of all runs; those of the next steps are there
     # if rollouts are drawn ahead.
     of_steps = list(zip(*batches, strict=True))
@@ -513,7 +513,7 @@ def _is_key(x: Any) -> bool:
   return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _stacked(states: list[TrainState], split: NamedSharding) -> TrainState:
+def _stack(states: list[TrainState], split: NamedSharding) -> TrainState:
   """The states with a leading axis of runs, on the devices."""
   return jax.device_put(
     jax.tree.map(

@@ -229,7 +229,7 @@ class Evaluator:
     return [rows[i * size : (i + 1) * size] for i in range(self.num_prompts)]
 
   def parts(self, params: PyTree, key: jax.Array) -> Iterator[Completed]:
-    """Yields the same a batch at a time, with its arrays."""
+    """Yields the scored completions of each batch, with its arrays."""
     for number, (batch, prompts) in enumerate(self._batches):
       rollout, scored, errors = self._complete(params, prompts, key, batch)
       start = number * self._batch_size * self._num_samples

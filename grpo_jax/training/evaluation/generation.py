@@ -222,13 +222,13 @@ def _read(out: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Counts, int]:
     )
   old = log.flatten(state["settings"])
   new = log.flatten(dict(settings))
-  differing = sorted(
+  names = sorted(
     name for name in new.keys() | old.keys() if new.get(name) != old.get(name)
   )
-  if differing:
+  if names:
     diff = "; ".join(
       f"{name} was {old.get(name, 'absent')}, and is {new.get(name, 'absent')}"
-      for name in differing
+      for name in names
     )
     raise ValueError(
       f"{out} was begun with other settings: {diff}. Nothing was changed; name"

@@ -1,7 +1,7 @@
 """Cosines between the gradients of domains: do they help or hinder each other?
 
-    found = interference.measure(run.loaded, num_prompts=64)
-    found.cosines[0, 1]   # Between the gradients of two domains.
+    result = interference.measure(run.loaded, num_prompts=64)
+    result.cosines[0, 1]   # Between the gradients of two domains.
 
 For each domain a policy completes prompts of that domain alone, and the
 gradient of the phase's objective is taken at its parameters, without clipping

@@ -219,16 +219,16 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
   """
   if problem.sessions is not None or problem.environment is not None:
     return [_not_tried("sessions judge what an environment has seen")]
-  emptied: list[_Completed]
+  empty: list[_Completed]
   task = sources.task_of(problem.train)
   if task is not None:
     if task.verify_numpy is None:
       return [_not_tried("the task has none on the host")]
     judge, golds = _of_task(task, problem)
-    emptied = [(i, task.encode(_emptied(task.decode(x)))) for i, x in golds]
+    empty = [(i, task.encode(_empty_answer(task.decode(x)))) for i, x in golds]
   elif problem.reward.on_host is not None:
     judge, golds = _on_host(problem)
-    emptied = [(i, _emptied(x)) for i, x in golds]
+    empty = [(i, _empty_answer(x)) for i, x in golds]
   else:
     return [_not_tried("it is in the graph of the step")]
   if problem.reward.on_host is not None and not golds:
@@ -258,9 +258,9 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
       )
     )
   rates = {
-    name: float(np.mean(judge(changed)))
-    for name, changed in _mutated(golds, emptied).items()
-    if changed
+    name: float(np.mean(judge(texts)))
+    for name, texts in _mutations(golds, empty).items()
+    if texts
   }
   bad = {name: share for name, share in rates.items() if share > 0.5}
   if bad:
@@ -354,13 +354,13 @@ def _on_host(problem: Problem):
   return judge, max(tries, key=lambda golds: sum(judge(golds)) if golds else -1)
 
 
-def _emptied(text: str) -> str:
+def _empty_answer(text: str) -> str:
   """The completion with an answer that is there, but empty."""
   text = re.sub(r"<answer>.*</answer>", "<answer></answer>", text, flags=re.S)
   return re.sub(r"\\boxed\{.*\}", r"\\boxed{}", text, flags=re.S)
 
 
-def _mutated(
+def _mutations(
   golds: Sequence[_Completed], emptied: Sequence[_Completed]
 ) -> dict[str, list[_Completed]]:
   """Wrong answers made of right ones, by the kind of change."""
@@ -397,7 +397,7 @@ def disagreements(
   Args:
     completions: For each record, some samples of a policy that is trusted.
   """
-  doubted = []
+  doubtful = []
   for number, group in enumerate(completions):
     votes = collections.Counter(row.answer for row in group if row.answer)
     if not votes:
@@ -405,18 +405,18 @@ def disagreements(
     answer, count = votes.most_common(1)[0]
     rows = [row for row in group if row.answer == answer]
     if count >= _AGREED * len(group) and not any(row.right for row in rows):
-      doubted.append(number)
-  if not doubted:
+      doubtful.append(number)
+  if not doubtful:
     return []
-  cases = ", ".join(map(str, doubted[:5]))
+  cases = ", ".join(map(str, doubtful[:5]))
   return [
     Finding(
       "labels",
       False,
-      f"{len(doubted)} of {len(completions)} labels differ from an answer that"
+      f"{len(doubtful)} of {len(completions)} labels differ from an answer that"
       f" {_AGREED:.0%} of the policy's samples give, such as that of {cases}:"
       " either the policy is wrong, or the label. Look at them, and leave out"
       " wrong ones with --out and --config.data.quarantine.",
-      tuple(doubted),
+      tuple(doubtful),
     )
   ]

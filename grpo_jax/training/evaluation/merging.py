@@ -174,15 +174,15 @@ def _add(
     }
     for tree in (total, params)
   )
-  differing = sorted(
+  names = sorted(
     leaf
     for leaf in expected.keys() | actual.keys()
     if expected.get(leaf) != actual.get(leaf)
   )
-  if differing:
-    leaf = differing[0]
+  if names:
+    leaf = names[0]
     raise ValueError(
-      f"{len(differing)} arrays of {name} differ from those of {first_name};"
+      f"{len(names)} arrays of {name} differ from those of {first_name};"
       f" {leaf} is {actual.get(leaf, ('absent',))[0]}, needed is"
       f" {expected.get(leaf, ('absent',))[0]} of floats. Needed are runs of one"
       " architecture."

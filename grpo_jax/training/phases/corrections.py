@@ -94,8 +94,8 @@ class Hints:
     truth = self.solutions.find(record["extras"])
     answer = [*self.before, *truth.answer, *self.after]
     return {
-      hints_lib.ANSWER: self._padded(answer),
-      hints_lib.REFERENCE: self._padded(truth.completion),
+      hints_lib.ANSWER: self._pad(answer),
+      hints_lib.REFERENCE: self._pad(truth.completion),
     }
 
   def check(self, record: Record) -> None:
@@ -118,7 +118,7 @@ class Hints:
         " if whole right completions do not fit."
       )
 
-  def _padded(self, ids: Sequence[int]) -> np.ndarray:  # [N] int32
+  def _pad(self, ids: Sequence[int]) -> np.ndarray:  # [N] int32
     row = np.full(self.size, -1, np.int32)
     if len(ids) <= self.size:
       row[: len(ids)] = ids

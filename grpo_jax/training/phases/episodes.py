@@ -416,7 +416,7 @@ class HostRows:
     self._size[acts] = np.asarray(actions.size)[acts]
     self._cut = acts & ~ended
     if self._contexts is not None:
-      acts &= ~self._summarized(tokens, length, ended)
+      acts &= ~self._take_summaries(tokens, length, ended)
       ended = ended & acts
     self._turns += acts
     calls: dict[int, tuple[str | None, bool]] = {}
@@ -431,7 +431,7 @@ class HostRows:
     self._asked_at[list(calls)] = time.perf_counter()
     self.episodes.ask(calls)
 
-  def _summarized(
+  def _take_summaries(
     self, tokens: Any, length: np.ndarray, ended: np.ndarray
   ) -> np.ndarray:  # [B] bool
     """Takes the summaries that have ended; returns the rows that write one."""

@@ -355,22 +355,22 @@ class _Split:
     errors: judging.Errors,
   ) -> tuple[dynamic_sampling.Groups, dict[str, float]]:
     """Returns scored groups of the batch, and counts; adds to `errors`."""
-    fetched = judging.rollout_to_judge(self._mesh, rollouts.rollout)
-    fetched_greedy = baseline = None
+    host_rollout = judging.rollout_to_judge(self._mesh, rollouts.rollout)
+    host_greedy = baseline = None
     if rollouts.greedy is not None:
-      fetched_greedy = judging.rollout_to_judge(self._mesh, rollouts.greedy)
-    started = time.perf_counter()
+      host_greedy = judging.rollout_to_judge(self._mesh, rollouts.greedy)
+    start_s = time.perf_counter()
     calls = self._service.calls if self._service else 0
     with jax.transfer_guard("allow"):
       scores, failures, messages = self._problem.host_scores(
-        batch, fetched, self._reward
+        batch, host_rollout, self._reward
       )
-      if fetched_greedy is not None:
+      if host_greedy is not None:
         baseline, *_ = self._problem.host_scores(
-          batch, fetched_greedy, self._reward
+          batch, host_greedy, self._reward
         )
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
-    counts["time/verifier_s"] = hosts.Seconds(time.perf_counter() - started)
+    counts["time/verifier_s"] = hosts.Seconds(time.perf_counter() - start_s)
     if self._service:
       counts["judge/calls"] = float(self._service.calls - calls)
     self._problem.complaints.log("a verifier failed: unscored", messages)

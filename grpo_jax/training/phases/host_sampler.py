@@ -80,7 +80,7 @@ class HostSampler:
     self._replicated = sharding.replicated(mesh)
     constrain = sharding.episodes_constraint(mesh)
 
-    def beginning(begin):
+    def make_begin(begin):
       def program(*inputs):
         fixed, episodes, seeds = begin(*inputs)
         return fixed, constrain(episodes), seeds
@@ -91,8 +91,8 @@ class HostSampler:
       episodes, actions, work = turns.advance(fixed, episodes, answers)
       return constrain(episodes), actions, work
 
-    self._begin = beginning(turns.begin)
-    self._resume = beginning(functools.partial(host_turns.begin, turns))
+    self._begin = make_begin(turns.begin)
+    self._resume = make_begin(functools.partial(host_turns.begin, turns))
     self._pause = jax.jit(
       functools.partial(host_turns.pause, turns), out_shardings=self._rows
     )
@@ -167,11 +167,11 @@ class HostSampler:
     idle_s = 0.0
     answers = host.nothing()
     if resumed is not None:
-      started = time.perf_counter()
+      start_s = time.perf_counter()
       answers = host.go_on(
         *judging.to_judge(mesh, (resumed.rollout, resumed.cut), num_rows)
       )
-      idle_s += time.perf_counter() - started
+      idle_s += time.perf_counter() - start_s
     while True:
       state, actions, work = self._advance(
         fixed, state, sharding.from_local(answers, self._judged)
@@ -180,7 +180,7 @@ class HostSampler:
       work = jax.device_get(work)
       if not work.continues:
         break
-      started = time.perf_counter()
+      start_s = time.perf_counter()
       host.ask(judging.to_judge(mesh, actions, num_rows))
       if meanwhile is not None and not work.writes and not work.reopens:
         meanwhile()
@@ -190,7 +190,7 @@ class HostSampler:
         state = self._reopen(params, state, openings)
       answers = host.answers(is_idle=not work.writes and not work.reopens)
       if not work.writes:
-        idle_s += time.perf_counter() - started
+        idle_s += time.perf_counter() - start_s
     if meanwhile is not None:
       meanwhile()
     host.end()

@@ -199,14 +199,14 @@ def _convert(params: PyTree, storage: str) -> PyTree:
       trained = quantization.quantize(params["trained"], "int8")
       params = {**params, "trained": trained}
 
-  def halved(x):
+  def to_bfloat16(x):
     if quantization.is_quantized(x) or not jnp.issubdtype(
       x.dtype, jnp.floating
     ):
       return x
     return x.astype(jnp.bfloat16)
 
-  return jax.tree.map(halved, params, is_leaf=quantization.is_quantized)
+  return jax.tree.map(to_bfloat16, params, is_leaf=quantization.is_quantized)
 
 
 def _place(params: PyTree, mesh: Mesh) -> PyTree:
@@ -315,9 +315,9 @@ def find_reward_model(
   )
   run_config = workdir_lib.settings(files.parse(path))
   _check_kind(label, bool(run_config.reward_model.step_ends), scores_steps)
-  sized = model
+  base = model
   if run_config.reward_model.source:  # Then it has that model's size.
-    sized = find_reward_model(
+    base = find_reward_model(
       run_config.reward_model.source,
       setting=f"{label}, whose config.reward_model.source",
       scores_steps=scores_steps,
@@ -326,14 +326,14 @@ def find_reward_model(
       mesh=mesh,
     )
 
-  def parted(params: PyTree) -> PyTree:
+  def split(params: PyTree) -> PyTree:
     return critic_lib.parted_anew(params, freeze)
 
   return Outside(
-    sized.policy,
-    jax.eval_shape(parted, model.shapes),
-    lambda: parted(model.read()),
-    sized.width,
+    base.policy,
+    jax.eval_shape(split, model.shapes),
+    lambda: split(model.read()),
+    base.width,
   )
 
 

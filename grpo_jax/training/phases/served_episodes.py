@@ -225,13 +225,13 @@ class _StepEpisodes:
       ) from None
     hangs = False
     while self._pending:
-      started = time.perf_counter()
+      start_s = time.perf_counter()
       if not sampler.work(params, _POLL_S):
         if meanwhile is not None and sampler.calls:
           meanwhile()
           meanwhile = None
         # The time that the policy takes does not count for the environment.
-        rollouts.now += time.perf_counter() - started
+        rollouts.now += time.perf_counter() - start_s
       try:
         for result in environment.hear(number):
           self._take(result)

@@ -159,12 +159,12 @@ def read(
     for name, model in models.items()
   }
   with _open(workdir, config) as store:
-    restored = store.restore({"models": abstract}, step, in_part=True)[0]
+    values = store.restore({"models": abstract}, step, in_part=True)[0]
   return {
     name: policy.evaluation_params(
       ModelState(params=_groups(state["params"]), average=state.get("average"))
     )
-    for name, state in restored["models"].items()
+    for name, state in values["models"].items()
   }
 
 

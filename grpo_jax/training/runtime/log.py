@@ -72,7 +72,7 @@ class MetricsLog:
 
   Args:
     workdir: Folder of the run, local or gs://; made if missing.
-    log: Settings that name the trackers which are told too; None: none.
+    log: Settings that name the trackers which get them too; None: none.
     config: Settings of the run as JSON, for trackers.
     resume_step: Step of the checkpoint that was restored; None: a run from the
       start. Files of an earlier attempt are then renamed to end in `.old`.
