@@ -132,7 +132,7 @@ class StepGuards:
   def admit(
     self, state: TrainState, groups: Any, batch: TrainBatch
   ) -> tuple[TrainBatch, Metrics]:
-    """Leaves groups out of the batch, which a guard does not admit."""
+    """Leaves out the groups that a guard does not admit."""
     return batch, {}
 
   def weigh(

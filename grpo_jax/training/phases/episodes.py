@@ -487,7 +487,7 @@ class HostRows:
     self.episodes.ask({row: (None, True) for row in rows})
 
   def _take(self, answers: Any, timeout_s: float) -> None:
-    """Adds to `answers` those that come within `timeout_s` seconds."""
+    """Adds the answers of the next `timeout_s` seconds to `answers`."""
     for row, answer in self.episodes.poll(timeout_s).items():
       if self._over[row]:
         continue  # Scores after it was cut off.

@@ -132,7 +132,7 @@ class HostSampler:
     meanwhile: Callable[[], None] | None = None,
     resumed: host_turns.Resumed | None = None,
   ) -> episodes_lib.HostSamples:
-    """Plays one episode of each row, or as much of it as a step may have.
+    """Samples an episode of each row, or as much of it as a step may have.
 
     Args:
       params: Parameters of the policy, on the devices.

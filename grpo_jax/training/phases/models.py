@@ -137,7 +137,7 @@ class References:
     return lambda params, batch: view(params).head
 
   def _view(self, name: str = MEMBER) -> Callable[..., models_lib.ModelView]:
-    """The view of a reference, or that of the mixture of all."""
+    """The view of a reference, or of the mixture of all references."""
     if self.phase.reference_mixture:
       return functools.partial(
         models_lib.mixture_view, self._teachers(), self.phase.reference_mixture

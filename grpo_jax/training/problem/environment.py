@@ -232,7 +232,7 @@ def _reserve(
 
 
 def _as_on_host(compaction: Compaction, prompt_len: int) -> HostCompaction:
-  """The compaction of a task, whose signs are the instruction and the ends."""
+  """A task's compaction, on the host: its signs are instruction and ends."""
   minimum = compaction.head_len + 1 + compaction.max_summary_len
   if prompt_len < minimum:
     raise ValueError(

@@ -245,7 +245,7 @@ class Problem:
     rows: Sequence[int] | None = None,
     names: Sequence[str] = (),
   ):
-    """Iterates over pairs of completions; `rows` are those of prompts."""
+    """Iterates over pairs of completions; `rows` are rows of prompts."""
     return iter(
       pipeline.pair_stream(
         self.of_domains(self.train, names),

@@ -445,7 +445,7 @@ class RewardSum:
     return jnp.interp(step, jnp.array(steps), jnp.array(weights))
 
   def score_on_host(self, scores: HostScores) -> Scored:
-    """The scores of rows from those of the host alone, as NumPy arrays."""
+    """Scores rows by the host's scores alone; returns NumPy arrays."""
     assert self.is_host_alone
     nothing: Any = None
     return jax.device_get(self.score(nothing, nothing, nothing, scores))
