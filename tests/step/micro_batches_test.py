@@ -50,7 +50,7 @@ def swept(plan, lengths, couples_group=False):
 
 
 _arrange = jax.jit(micro_batches.arrange, static_argnums=(0, 2))
-_restored = jax.jit(micro_batches.restored)
+_restored = jax.jit(micro_batches.unsort)
 _split = jax.jit(
   micro_batches.split_prompts, static_argnums=0, static_argnames="axis"
 )

@@ -65,7 +65,7 @@ def test_a_step_that_trains_nothing_leaves_the_moments_as_new(name):
   params = {"layers": {"mlp": {"up": {"kernel": jnp.eye(4)[None]}}}}
   start = optimizer.init(params)
   _, new = optimizer.update(params, start, params)
-  waited = update.chosen(jnp.bool_(False), new, start)
+  waited = update.select(jnp.bool_(False), new, start)
   rate = 0.9  # Of the second step.
   first, _ = optimizer.update(params, start, params)
   second, _ = optimizer.update(params, waited, params)
@@ -79,7 +79,7 @@ def test_a_step_that_trains_nothing_leaves_the_moments_as_new(name):
 def test_a_memory_that_waits_counts_nothing():
   memory = selection.empty_memory(4)
   new = selection.remember(memory, jnp.ones(2), jnp.ones(2, bool))
-  waited = update.chosen(jnp.bool_(False), new, memory)
+  waited = update.select(jnp.bool_(False), new, memory)
   assert int(waited.num_seen) == 0
   assert not waited.values.any()
 
