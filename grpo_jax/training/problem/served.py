@@ -291,9 +291,9 @@ def _note(
   episode.turns.append(ServedTurn(ids[before:], output))
   episode.ids = [*ids, *output.ids]
   assert request.messages is not None  # `check` has refused others.
-  messages = request.messages[len(episode.history) :]
-  episode.history += [*messages, reply.message]
-  episode.texts += [*messages, {"role": "assistant", "content": reply.full_text}]
+  rest = request.messages[len(episode.history) :]
+  episode.history += [*rest, reply.message]
+  episode.texts += [*rest, {"role": "assistant", "content": reply.full_text}]
 
 
 class Served:
