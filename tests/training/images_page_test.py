@@ -65,7 +65,7 @@ def said(tmp_path):
   call = images._Call([0, 1], processor)
   call.fail(0, "timeout", "")
   call.fail(1, "worker_died", "")
-  made += call.found
+  made += call.results
   encode = encoder_test.encoder.Encoder(
     encoder_test.Characters(),
     "{prompt}",
