@@ -108,7 +108,7 @@ class Rubric:
 
 
 def rubric(
-  settings: JudgeConfig,
+  judge: JudgeConfig,
   tokenizer: Any,
   max_prompt_len: int,
   record: Mapping[str, Any],
@@ -116,7 +116,7 @@ def rubric(
   """Makes the rubric of a config.
 
   Args:
-    settings: Settings with a rubric.
+    judge: Settings with a rubric.
     tokenizer: Tokenizer of the run.
     max_prompt_len: Most tokens of its prompts.
     record: The first record, which is tried.
@@ -125,7 +125,7 @@ def rubric(
     ValueError: The tokenizer cannot write the rubric, a value is missing, the
       first record does not fit, or the lengths of others are not known.
   """
-  if settings.template == "chat":
+  if judge.template == "chat":
     if not hasattr(tokenizer, "chat_text"):
       raise ValueError(
         "config.judge.template='chat': the tokens of a task have no chat"
@@ -135,10 +135,10 @@ def rubric(
     opening, _, closing = tokenizer.chat_text([message]).partition(_RUBRIC)
     around = tokenizer.markup_ids(opening), tokenizer.markup_ids(closing)
   else:
-    opening, _, closing = settings.template.partition("{rubric}")
+    opening, _, closing = judge.template.partition("{rubric}")
     around = tokenizer.context_ids(opening), tokenizer.markup_ids(closing)
-  names = set(rubrics.places(settings.rubric))
-  num_slots = settings.max_prompt_len
+  names = set(rubrics.places(judge.rubric))
+  num_slots = judge.max_prompt_len
   if num_slots is None:
     if fields := sorted(names - {rubrics.PROMPT, rubrics.COMPLETION}):
       raise ValueError(
@@ -147,12 +147,12 @@ def rubric(
         " all that the judge reads but the completion, tokens."
       )
     words = [
-      piece for is_name, piece in rubrics.parts(settings.rubric) if not is_name
+      piece for is_name, piece in rubrics.parts(judge.rubric) if not is_name
     ]
     fixed = sum(len(tokenizer.markup_ids(piece)) for piece in words)
     num_slots = max_prompt_len + fixed + sum(map(len, around))
   result = Rubric(
-    settings.rubric, tokenizer, tuple(around[0]), tuple(around[1]), num_slots
+    judge.rubric, tokenizer, tuple(around[0]), tuple(around[1]), num_slots
   )
   size = sum(map(len, result.ids(record)))
   if size > num_slots:
@@ -231,24 +231,24 @@ class LlmJudge(ModelReward):
     return {self.name: reward}, None
 
 
-def by_reading(settings: JudgeConfig, tokenizer: Any) -> LlmJudge:
+def by_reading(judge: JudgeConfig, tokenizer: Any) -> LlmJudge:
   """Makes the judge of a config, before a phase sets its view."""
   pieces = tokenizer.token_bytes()
   return LlmJudge(
     name=JUDGE,
-    model=JUDGE if settings.model else "policy",
+    model=JUDGE if judge.model else "policy",
     sampler=sampling.SamplerConfig(
-      max_new_tokens=settings.max_new_tokens,
+      max_new_tokens=judge.max_new_tokens,
       end_ids=tokenizer.end_ids,
       pad_id=tokenizer.pad_id,
       temperature=0.0,
     ),
     table=text_lib.table(pieces),
-    room=settings.max_new_tokens * min(max(map(len, pieces)), _BYTES_PER_TOKEN),
-    words={word: float(reward) for word, reward in settings.verdicts.items()},
-    marker=settings.marker,
+    room=judge.max_new_tokens * min(max(map(len, pieces)), _BYTES_PER_TOKEN),
+    words={word: float(reward) for word, reward in judge.verdicts.items()},
+    marker=judge.marker,
     control=tuple(sorted(tokenizer.control_ids())),
-    batch_size=settings.batch_size,
+    batch_size=judge.batch_size,
   )
 
 
