@@ -36,7 +36,7 @@ RECORDED = {
   "modules that settings import": 23,
   "of JAX and Flax, that settings import": 0,
   "modules of a quickstart run": 150,
-  "settings of GRPO": 341,
+  "settings of GRPO": 340,
   "fields of TrainBatch": 29,
 }
 
