@@ -68,10 +68,10 @@ for kind, value in (
 for line in sys.stdin:
   number, expression = line.split(" ", 1)
   try:
-    said = str(eval(expression, {"__builtins__": {}}))
+    result = str(eval(expression, {"__builtins__": {}}))
   except Exception as error:
-    said = type(error).__name__
-  print(number, said, flush=True)
+    result = type(error).__name__
+  print(number, result, flush=True)
 """
 
 
