@@ -7,16 +7,23 @@ A problem is a function of (dataset, settings, level, seed). So the process that
 scores an answer makes the problem anew and needs no copy of it. `data` and
 `rewards` import this module; it imports neither.
 
+Some datasets have Python evaluate an answer, which could then be any program.
+Here it is a literal, or an expression of numbers, single letters and functions
+of mathematics; anything else is no answer.
+
 Source: Stojanovski et al., "Reasoning Gym: Reasoning Environments for
 Reinforcement Learning with Verifiable Rewards", arXiv:2505.24760.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import functools
 import json
+import re
+import sys
 import threading
 from typing import Any
 
@@ -36,21 +43,43 @@ RESEEDED = (
 )
 _reseeding = threading.Lock()  # Streams make problems in threads of their own.
 
+# Datasets that have Python read an answer as a list.
+_LITERALS = ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion")
+# Datasets that have sympy evaluate an answer, or compare it as a number, for
+# which "nan" is at no distance from any other.
+_EXPRESSIONS = (
+  *("complex_arithmetic", "countdown", "intermediate_integration"),
+  *("polynomial_multiplication", "puzzle24", "simple_integration"),
+)
+_FUNCTIONS = (
+  "sqrt|exp|log|ln|erf|[Aa]bs|a?(?:sin|cos|tan|sec|csc|cot)h?|sign|factorial"
+)
+# The parts of an expression: no texts, no attributes, and calls of nothing but
+# these functions. Parts are not given up again: the time is linear.
+_EXPRESSION = re.compile(
+  r"(?:\s|[-+*/^!(]|\)(?!\s*\()|(?:\d++\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?"
+  rf"|(?:{_FUNCTIONS})(?=\s*\()|[A-Za-z](?![A-Za-z_]|\s*\())*+"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class GymProblem:
   """A problem with its dataset.
 
   Attributes:
+    name: Name of the dataset.
     dataset: A dataset of reasoning-gym with this problem alone in it.
     entry: The problem's `question`, `answer` (text, or None) and `metadata`.
   """
 
+  name: str
   dataset: Any
   entry: dict[str, Any]
 
   def score(self, answer: str) -> float:
     """Returns the dataset's score of an answer, usually in [0, 1]."""
+    if self.name in _EXPRESSIONS and not _EXPRESSION.fullmatch(answer):
+      answer = ""
     return float(self.dataset.score_answer(answer, self.entry))
 
 
@@ -137,11 +166,11 @@ def problem(
   try:
     if name not in RESEEDED:
       dataset = _dataset(name, settings, level, seed)
-      return GymProblem(dataset, dataset[0])
+      return GymProblem(name, dataset, dataset[0])
     with _reseeding:
       dataset = _cached(name, settings, level)
       dataset.seed = seed
-      return GymProblem(dataset, dataset[0])
+      return GymProblem(name, dataset, dataset[0])
   except ImportError:
     raise
   except Exception as error:
@@ -174,4 +203,8 @@ def _dataset(name: str, settings: str, level: int | None, seed: int) -> Any:
       curriculum.set_attr_level(attribute.name, min(level, last))
     harder = curriculum.generate_configuration({"seed": seed, "size": 1})
     fields = {**vars(harder), **fields}
-  return factory.create_dataset(name, **fields)
+  made = factory.create_dataset(name, **fields)
+  if name in _LITERALS:
+    module = sys.modules[type(made).__module__]
+    vars(module)["eval"] = ast.literal_eval
+  return made

@@ -56,7 +56,9 @@ wrong answer does not, and two processes make the same problems.
 - *Wrong*: the largest score of the text "{wrong}". The
   dataset's own check says so. The reward `reasoning_gym` gives 0 to an answer
   at which a dataset fails, and compares texts for `game_of_life_halting`, so
-  that these datasets can be trained on, too.
+  that these datasets can be trained on, too. No answer is run as a program:
+  where a dataset would have Python or sympy evaluate it, it is a literal, or an
+  expression of numbers, single letters and functions as `sin`.
 - *Same*: whether two processes made the same problems. Otherwise a run that is
   resumed reads other problems than one that is not, and the verifier, which
   makes a problem anew, refuses to score another one's answer.

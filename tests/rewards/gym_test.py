@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from grpo_jax import gym as gym_lib
 from grpo_jax.data import gym as gym_data
 from grpo_jax.rewards import gym
 from grpo_jax.rewards.workers import host
@@ -81,3 +82,61 @@ def test_only_exact_answers_count_where_a_config_says_so():
   assert partial[0] == 1
   assert 0 < partial[1] < 1
   assert gym.reasoning_gym(*rows, extras, exact=True) == [1, 0]
+
+
+def problem_of(name, seed=1):
+  return gym_lib.problem(name, "{}", None, seed)
+
+
+@pytest.mark.parametrize(
+  "name", ["binary_matrix", "n_queens", "spiral_matrix", "string_insertion"]
+)
+def test_a_list_is_read_and_no_program_is_run(name, tmp_path):
+  made = problem_of(name)
+  right = made.entry["answer"]
+  rows = right.split("\n") if name in ("binary_matrix", "n_queens") else [right]
+  lists = {
+    "binary_matrix": [row.split() for row in rows],
+    "n_queens": [row.split() for row in rows],
+    "spiral_matrix": right.split(),
+    "string_insertion": [*right],
+  }
+  assert 0 < made.score(repr(lists[name])) < 1
+  path = tmp_path / "made"
+  for program in (
+    f"open({str(path)!r}, 'w')",
+    "entry['answer'].split()",
+    "[row.split() for row in entry['answer'].split('\\n')]",
+    "[*entry['answer']]",
+  ):
+    assert made.score(program) == 0, program
+  assert not path.exists()
+
+
+@pytest.mark.slow
+def test_an_expression_is_not_a_program():
+  made = problem_of("countdown")
+  numbers, target = (made.entry["metadata"][x] for x in ("numbers", "target"))
+  used = "+".join(map(str, numbers))
+  for text in (
+    f"len('{'a' * target}') + ({used})*False",
+    *("().__class__", "(open)(9)", "open(9)", "x.real", "1..real", "S(1)"),
+  ):
+    assert made.score(text) == made.score(""), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("complex_arithmetic", "countdown", "intermediate_integration"),
+    *("polynomial_multiplication", "puzzle24", "simple_integration"),
+  ],
+)
+def test_own_expressions_are_read_and_nan_is_none(name):
+  for seed in range(3):
+    made = problem_of(name, seed)
+    assert made.score(str(made.entry["answer"])) == 1, made.entry["answer"]
+    for text in ("nan", "nan + 1", "print(1)", "a b c", "there is no answer"):
+      assert made.score(text) < 0.1, text
+  assert made.score("1" * 50_000 + " nan") < 0.1  # In no time.
