@@ -328,7 +328,7 @@ def _builtin(code: str) -> ToolCall | None:
         arguments = {
           str(x.arg): ast.literal_eval(x.value) for x in keywords if x.arg
         }
-        json.dumps(arguments, allow_nan=False, default=str)  # Not 1e999.
+        json.dumps(arguments, allow_nan=False)  # Neither 1e999 nor a set.
         if len(arguments) == len(keywords):
           return ToolCall(name, arguments)
   except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):

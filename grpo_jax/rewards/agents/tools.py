@@ -228,10 +228,14 @@ class Checker:
       ImportError: The package `jsonschema` is missing.
     """
     jsonschema = _import_jsonschema()
+    draft = jsonschema.Draft202012Validator
+    # To JSON 1.0 is an integer as well, and to a function it is none.
+    types = draft.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int)
+    validator = jsonschema.validators.extend(draft, type_checker=types)
     self._validators: dict[str, Any] = {}
     for schema in schemas:
       function = schema["function"]
-      self._validators[function["name"]] = jsonschema.Draft202012Validator(
+      self._validators[function["name"]] = validator(
         _strict(function["parameters"])
       )
 

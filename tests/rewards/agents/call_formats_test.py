@@ -227,6 +227,7 @@ def test_calls_in_a_thought_are_none(action, opening, count):
     ("<|python_tag|>f.call(x)", ("python", {"code": "f.call(x)"})),
     ("<|python_tag|>f.call(x=y)", ("python", {"code": "f.call(x=y)"})),
     ("<|python_tag|>f.call(x=1e999)", ("python", {"code": "f.call(x=1e999)"})),
+    ("<|python_tag|>f.call(x={1})", ("python", {"code": "f.call(x={1})"})),
     ("<|python_tag|>f.call(**x)", ("python", {"code": "f.call(**x)"})),
   ],
 )

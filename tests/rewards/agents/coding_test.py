@@ -112,6 +112,10 @@ def test_only_a_repair_pays(text, passed):
     ("delete", {}, "there is no tool"),
     ("run_tests", {"path": "shapes"}, "has no argument"),
     ("read_file", {"path": 3}, "is not of type 'string'"),
+    (
+      *("read_file", {"path": "shapes/flat.py", "first": 1.0}),
+      "1.0 is not of type 'integer'",
+    ),
   ],
 )
 def test_the_policy_reads_its_mistakes(name, arguments, told):

@@ -134,6 +134,7 @@ def test_places_within_arguments_are_named(check):
     ("table", {"a": "b"}, "'table.a' of everything: 'b' is not of type"),
     ("unit", "cm", "'unit' of everything: 'cm' is not one of ['m', 'km']"),
     ("pair", ["a", "a"], "'pair.0' of everything: 'a' is not of type"),
+    ("table", {"a": 1.0}, "'table.a' of everything: 1.0 is not of type 'int"),
   ):
     assert message in check("everything", {**good, name: value})
 
