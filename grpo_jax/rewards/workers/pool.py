@@ -284,6 +284,7 @@ class Pool:
     self._how = module, argument, tuple(variables)
     self._memory_gib = memory_gib
     self._next_look = 0.0  # time.monotonic().
+    self._left_at = time.monotonic()  # End of the last look at the workers.
     self._num_questions = 0
     self._disturbed: set[int] = set()
     self._num_bad_starts = 0
@@ -358,6 +359,7 @@ class Pool:
     self.check_open()
     self.replace_busy_workers(call)  # An earlier call was perhaps interrupted.
     self._disturbed.clear()
+    self._left_at = time.monotonic()
     for worker in self._workers:
       worker.answered.clear()
 
@@ -388,6 +390,26 @@ class Pool:
       call: The rows and their results.
       end: Latest end of the wait; time.monotonic().
     """
+    self._excuse(time.monotonic() - self._left_at)
+    try:
+      self._advance(call, end)
+    finally:
+      self._left_at = time.monotonic()
+
+  def _excuse(self, seconds: float) -> None:
+    """Moves deadlines by a time in which nobody listened to the workers.
+
+    While this process waits for a device, answers and questions stay in the
+    pipes, which do not hold all of them.
+    """
+    if seconds < _LOOK_S:
+      return
+    for worker in self._processes:
+      worker.deadline += seconds
+      for place, sent in enumerate(worker.rows):
+        worker.rows[place] = sent._replace(at=sent.at + seconds)
+
+  def _advance(self, call: PoolCall, end: float) -> None:
     if self._memory_gib:
       self._look(call)
     for slot, worker in enumerate(self._workers):

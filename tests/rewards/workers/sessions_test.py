@@ -1,8 +1,11 @@
 """HostSessions: an episode that fails neither ends others nor is rewarded."""
 
 import contextlib
+import fcntl
 import os
 import signal
+import sys
+import termios
 import time
 
 import numpy as np
@@ -376,6 +379,33 @@ def test_nobody_waits_for_the_slowest(workers, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "concurrency"), [("make", 1), ("alone", 8)])
+def test_time_in_which_nobody_listens_is_not_that_of_the_sessions(
+  workers, monkeypatch
+):
+  """As while a device decodes: answers wait that one look does not read."""
+  episodes = begin(workers, 4)
+  long = "x" * 40_000
+  episodes.ask({row: (long, False) for row in range(4)})
+
+  def have_come():
+    counts = [
+      fcntl.ioctl(worker.channel.fileno(), termios.FIONREAD, b"\0" * 4)
+      for worker in workers.pool._workers
+    ]
+    return min(int.from_bytes(x, sys.byteorder) for x in counts) > 2 * len(long)
+
+  assert host_test.wait_until(have_come, 60.0)
+  clock = time.monotonic
+  monkeypatch.setattr(time, "monotonic", lambda: clock() + 1000.0)
+  answers = {}
+  while episodes.pending:
+    answers |= episodes.poll(1.0)
+  assert not episodes.failures.failed.any(), episodes.failures.errors
+  assert [answers[row].observation for row in range(4)] == [
+    f"{letter}1:{long}" for letter in "abcd"
+  ]
+
+
 def test_sessions_that_share_a_tool_are_asked_one_after_another(
   name, concurrency
 ):
