@@ -41,7 +41,9 @@ RESEEDED = (
   *("rush_hour", "sentence_reordering", "spell_backward", "word_ladder"),
   *("word_sequence_reversal", "word_sorting"),
 )
-_reseeding = threading.Lock()  # Streams make problems in threads of their own.
+# Streams make problems in threads of their own, and a dataset may draw from
+# NumPy's generator of the whole process.
+_making = threading.Lock()
 
 # Datasets that have Python read an answer as a list.
 _LITERALS = ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion")
@@ -164,12 +166,12 @@ def problem(
     ValueError: The dataset cannot make the problem.
   """
   try:
-    if name not in RESEEDED:
-      dataset = _dataset(name, settings, level, seed)
-      return GymProblem(name, dataset, dataset[0])
-    with _reseeding:
-      dataset = _cached(name, settings, level)
-      dataset.seed = seed
+    with _making:
+      if name in RESEEDED:
+        dataset = _cached(name, settings, level)
+        dataset.seed = seed
+      else:
+        dataset = _dataset(name, settings, level, seed)
       return GymProblem(name, dataset, dataset[0])
   except ImportError:
     raise
