@@ -256,7 +256,7 @@ class Drawer:
       rows: list[tuple[_Job, int, Ask]] = []
       while self._waiting and len(rows) < self.num_rows:
         row = self._waiting.popleft()
-        if not row[0].future.cancelled():
+        if not row[0].future.done():  # Cancelled, or failed by other rows.
           rows.append(row)
     return rows
 

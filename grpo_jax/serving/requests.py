@@ -25,6 +25,7 @@ MAX_SEED = 2**31 - 1
 MAX_SAMPLES = 128
 MAX_LOGPROBS = 5  # For /completions.
 _MAX_STOPS = 16
+_LEAST_TEMPERATURE = 1e-4  # Beside 0.
 # Fields on which the answer does not depend.
 _IGNORED = frozenset(
   (
@@ -181,7 +182,7 @@ def parse(body: Any, is_chat: bool) -> Request:
     prompts=prompts,
     num_samples=reader.integer("n", 1, MAX_SAMPLES) or 1,
     limit=min(limits, default=None),
-    temperature=reader.number("temperature", 0, 100),
+    temperature=reader.temperature(100),
     top_p=reader.number("top_p", 1e-6, 1),
     stop=_stops(reader.take("stop")),
     seed=reader.integer("seed", 0, MAX_SEED),
@@ -260,6 +261,18 @@ class Fields:
         f"{name}={value!r:.80} must be a number from {least} to {most}.", name
       )
     return float(value)
+
+  def temperature(self, most: float) -> float | None:
+    """The temperature, 0 for the most likely tokens, or None."""
+    value = self.number("temperature", 0, most)
+    if value and value < _LEAST_TEMPERATURE:
+      raise BadRequest(
+        f"temperature={value!r} is below {_LEAST_TEMPERATURE:g}, where logits"
+        " that are divided by it are beyond float32; set it to 0 for the most"
+        " likely tokens.",
+        "temperature",
+      )
+    return value
 
 
 def _chat(

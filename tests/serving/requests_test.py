@@ -95,6 +95,7 @@ def test_prompts_are_text_or_ids(prompt, expected):
     ({"temperature": -1}, "temperature"),
     ({"temperature": True}, "temperature"),
     ({"temperature": float("nan")}, "temperature"),
+    ({"temperature": 1e-40}, "temperature"),
     ({"top_p": 0}, "top_p"),
     ({"n": 0}, "n"),
     ({"n": 129}, "n"),

@@ -133,10 +133,11 @@ class Body(requests.Fields):
       raise BadRequest(f"{name} is missing.", name)
     return text
 
-  def count(self, name: str, default: int = 0) -> int:
-    """A whole number from 0 on."""
-    number = self.integer(name, 0, 2**62)
-    return default if number is None else number
+  def count(self, name: str) -> int:
+    """A whole number from 0 on that must be there."""
+    if (number := self.integer(name, 0, 2**62)) is None:
+      raise BadRequest(f"{name} is missing.", name)
+    return number
 
   def inner(self, name: str) -> Body:
     """An object; empty if it is missing."""
@@ -500,7 +501,7 @@ class Service:
     seed = params.integer("seed", 0, requests.MAX_SEED)
     if seed is None:
       seed = secrets.randbelow(requests.MAX_SEED)
-    temperature = params.number("temperature", 0, 1e4)
+    temperature = params.temperature(1e4)
     top_p = params.number("top_p", 1e-6, 1)
     stop = params.take("stop")
     params.close()
@@ -570,6 +571,12 @@ class Service:
   ) -> str:
     """Queues the request of a model with this number, unless it is there."""
     name = f"{model_id}:{seq_id}"
+    if not seq_id:  # As in a message without a number.
+      raise BadRequest(
+        "seq_id is missing or 0; number the requests of a model from 1 on: one"
+        " with a number that was used gets the result of the first.",
+        "seq_id",
+      )
     with self._changed:
       if name not in self._results and seq_id <= self._last.get(model_id, -1):
         raise BadRequest(

@@ -93,6 +93,8 @@ def test_refused_at_once(door, session, model):
     ("optim_step", {"model_id": model, "seq_id": -1}, 400, "seq_id=-1"),
     ("optim_step", {"model_id": model, "seq_id": 10**30}, 400, "seq_id="),
     ("optim_step", {"model_id": model, "seq_id": 1.5}, 400, "seq_id=1.5"),
+    ("optim_step", {"model_id": model}, 400, "seq_id is missing"),
+    ("optim_step", {"model_id": model, "seq_id": 0}, 400, "missing or 0"),
     ("weights_info", {"tinker_path": "tinker://a"}, 400, "is no path"),
     ("weights_info", {"tinker_path": "tinker://a/weights/b"}, 404, "nothing"),
     (
@@ -135,6 +137,8 @@ def test_refused_samples(door, sampler):
       ({"num_samples": 0}, "num_samples=0"),
       ({"sampling_params": {"temperature": -1}}, "temperature=-1"),
       ({"sampling_params": {"temperature": "hot"}}, "temperature='hot'"),
+      ({"sampling_params": {"temperature": 1e-40}}, "beyond float32"),
+      ({"seq_id": None}, "seq_id is missing"),
       ({"sampling_params": {"top_p": 2}}, "top_p=2"),
       ({"sampling_params": {"top_k": 5}}, "top_k is not supported"),
       ({"sampling_params": {"max_tokens": 10**9}}, "max_tokens=1000000000"),
