@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+import time
 
 import pytest
 
@@ -143,3 +144,22 @@ def test_a_language_needs_its_package(monkeypatch):
   with pytest.raises(ImportError, match=r"pip install 'grpo-jax\[instr"):
     score("a", ("language:response_language", {"language": "en"}))
   instructions._detector.cache_clear()
+
+
+@pytest.mark.parametrize(
+  "text", ["[" * 60_000, "\n" * 60_000 + "a", "<" * 60_000, "e.g. " * 12_000]
+)
+def test_a_policy_that_is_stuck_in_a_loop_is_scored_at_once(text):
+  """A row that takes its whole time would be unscored, and not wrong."""
+  start = time.thread_time()
+  for name, given in (
+    ("detectable_content:number_placeholders", {"num_placeholders": 1}),
+    ("detectable_format:number_bullet_lists", {"num_bullets": 1}),
+    ("detectable_format:title", {}),
+    (
+      "length_constraints:number_sentences",
+      {"relation": "at least", "num_sentences": 9},
+    ),
+  ):
+    assert score(text, (name, given)) == 0
+  assert time.thread_time() - start < 1.0

@@ -36,10 +36,11 @@ import pathlib
 import platform
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import jax
+from absl import logging
 
 from grpo_jax.settings import groups
 from grpo_jax.training.runtime import commit, files, traces, trackers
@@ -128,7 +129,7 @@ class MetricsLog:
 
   def __exit__(self, kind: object, *_: object) -> None:
     try:
-      self.close()
+      self.close(has_failed=kind is not None)
     except OSError:
       if kind is None:  # Otherwise the first error is reported.
         raise
@@ -163,8 +164,8 @@ class MetricsLog:
       self.append(METRICS, head | rest)
     if timings:
       self.append(TIMINGS, head | timings)
-    for tracker in self._trackers:
-      tracker.write(step, trackers.finite(values))
+    finite = trackers.finite(values)
+    self._tell(lambda tracker: tracker.write(step, finite))
 
   def write_samples(
     self, step: int, samples: Sequence[Mapping[str, Any]]
@@ -172,13 +173,30 @@ class MetricsLog:
     """Writes sampled completions, one line each, with their step."""
     for sample in samples:
       self.append(SAMPLES, {**sample, "step": int(step)})
-    for tracker in self._trackers:
-      tracker.samples(step, samples)
+    self._tell(lambda tracker: tracker.samples(step, samples))
 
   def alert(self, step: int, title: str, text: str) -> None:
     """Shows an alarm beside the curves of trackers."""
-    for tracker in self._trackers:
-      tracker.alert(step, title, text)
+    self._tell(lambda tracker: tracker.alert(step, title, text))
+
+  def _tell(self, what: Callable[[trackers.Tracker], None]) -> None:
+    """Tells the trackers; one that fails is warned about, and told no more.
+
+    The files of the run have everything, so no tracker ends a run.
+    """
+    for tracker in [*self._trackers]:
+      try:
+        what(tracker)
+      except Exception as error:  # A service that is gone raises anything.
+        self._trackers.remove(tracker)
+        logging.warning(
+          "config.log.trackers: %s has failed, and gets nothing more of this"
+          " start; the run goes on, and %s has all metrics: %s: %s",
+          type(tracker).__name__,
+          self._workdir / METRICS,
+          type(error).__name__,
+          error,
+        )
 
   def write_traces(self, content: bytes) -> None:
     """Adds a member to `traces.jsonl.gz`; see `traces.member`."""
@@ -214,8 +232,7 @@ class MetricsLog:
       "alarms": alarms,
     }
     write_json(self._workdir / RESULT, _valid(result))
-    for tracker in self._trackers:
-      tracker.end()
+    self._tell(lambda tracker: tracker.end())
 
   def append(self, name: str, line: Mapping[str, Any]) -> None:
     """Adds a line to one of the files."""
@@ -229,20 +246,22 @@ class MetricsLog:
     """
     for file in self._files.values():
       file.flush()
-    for tracker in self._trackers:
-      tracker.flush()
+    self._tell(lambda tracker: tracker.flush())
 
   def position(self) -> dict[str, int]:
     """The size of each file, bytes; a checkpoint saved after a flush has it."""
     return {name: file.size() for name, file in self._files.items()}
 
-  def close(self) -> None:
-    """Flushes and closes everything; the last call."""
+  def close(self, has_failed: bool = False) -> None:
+    """Flushes and closes everything; the last call.
+
+    Args:
+      has_failed: True if an exception ends the run, which trackers then show.
+    """
     self.flush()
     for file in self._files.values():
       file.close()
-    for tracker in self._trackers:
-      tracker.close()
+    self._tell(lambda tracker: tracker.close(has_failed))
 
 
 class NoLog:

@@ -83,8 +83,12 @@ class Tracker:
   def flush(self) -> None:
     """Forces everything to disk or bucket."""
 
-  def close(self) -> None:
-    """Ends the tracker; nothing is written afterwards."""
+  def close(self, has_failed: bool) -> None:
+    """Ends the tracker; nothing is written afterwards.
+
+    Args:
+      has_failed: True if an exception ends the run.
+    """
 
 
 def _id(path: files.Path, is_new: bool) -> str:
@@ -154,8 +158,9 @@ class TensorBoard(Tracker):
     """Forces everything to disk or bucket."""
     self._writer.flush()
 
-  def close(self) -> None:
+  def close(self, has_failed: bool) -> None:
     """Closes the event file; nothing is written afterwards."""
+    del has_failed
     self._writer.close()
 
 
@@ -248,9 +253,9 @@ class Wandb(Tracker):
       table = self._module.Table(columns=list(_COLUMNS), data=rows)
       self._run.log({"traces": table})
 
-  def close(self) -> None:
-    """Ends the run at Weights & Biases; nothing is sent afterwards."""
-    self._run.finish()
+  def close(self, has_failed: bool) -> None:
+    """Ends the run, as finished or failed; nothing is sent afterwards."""
+    self._run.finish(exit_code=int(has_failed))
 
 
 def trace_rows(groups: Sequence[traces.Group]) -> list[list[Any]]:
@@ -334,8 +339,9 @@ class Trackio(Tracker):
       with contextlib.redirect_stdout(io.StringIO()):
         self._run.alert(title, text, step=step)
 
-  def close(self) -> None:
+  def close(self, has_failed: bool) -> None:
     """Writes what is left."""
+    del has_failed
     with contextlib.redirect_stdout(io.StringIO()):
       self._run.finish()
 

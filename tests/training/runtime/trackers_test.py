@@ -82,6 +82,50 @@ def offline(monkeypatch):
   monkeypatch.setenv("WANDB_SILENT", "true")
 
 
+class Kept(trackers.Tracker):
+  """Keeps what it is told."""
+
+  def __init__(self, workdir, log, config, resume_step):
+    self.told = []
+    trackers_made.append(self)
+
+  def write(self, step, values):
+    self.told.append((step, dict(values)))
+
+  def close(self, has_failed):
+    self.told.append(has_failed)
+
+
+class Broken(Kept):
+  """Has a service that ends."""
+
+  def write(self, step, values):
+    super().write(step, values)
+    raise BrokenPipeError("the service has ended")
+
+
+trackers_made: list[Kept] = []
+
+
+def test_a_tracker_that_fails_ends_no_run(tmp_path, monkeypatch, caplog):
+  trackers_made.clear()
+  monkeypatch.setitem(trackers.TRACKERS, "wandb", Broken)
+  monkeypatch.setitem(trackers.TRACKERS, "tensorboard", Kept)
+  wanted = groups.LogConfig(trackers=("wandb", "tensorboard"), project="p")
+  with (
+    contextlib.suppress(KeyboardInterrupt),
+    log_lib.MetricsLog(tmp_path, wanted) as log,
+  ):
+    for step in (1, 2):
+      log.write(step, "rl", {"loss": 0.5})
+    raise KeyboardInterrupt
+  broken, kept = trackers_made
+  assert broken.told == [(1, {"loss": 0.5})]
+  assert kept.told == [(1, {"loss": 0.5}), (2, {"loss": 0.5}), True]
+  assert len(log_lib.read_lines(tmp_path / "metrics.jsonl")) == 2
+  assert caplog.text.count("Broken has failed") == 1
+
+
 @pytest.mark.slow
 def test_a_run_of_wandb_has_everything_and_is_continued(tmp_path, offline):
   import wandb  # A second, in every process that collects the tests.
@@ -265,7 +309,7 @@ def test_files_stay_small_whatever_is_sampled(tmp_path):
   for step in range(500):
     board.samples(step, rows)
   board.alert(500, "entropy", "it has collapsed")
-  board.close()
+  board.close(has_failed=False)
   assert texts(tmp_path, "alarms") == [(500, "    entropy: it has collapsed")]
   size = sum(path.stat().st_size for path in tmp_path.rglob("events.*"))
   assert 0.9e6 < size < 1.2e6
