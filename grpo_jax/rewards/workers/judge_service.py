@@ -184,10 +184,10 @@ class JudgeService:
       if self._domains is None or fields.get("domain") in self._domains
     ]
     questions = {
-      i: rubrics.filled(self._rubric, prompts[i], completions[i], extras[i])
-      for i in rows
+      i: self._question(prompts[i], completions[i], extras[i]) for i in rows
     }
-    different = list(dict.fromkeys(questions.values()))
+    texts = (x for x in questions.values() if isinstance(x, str))
+    different = list(dict.fromkeys(texts))
     answers = self._ask(different, self._limits, step_timeout_s)
     verdicts = dict(zip(different, answers, strict=True))
     values = np.full(len(prompts), np.nan, np.float32)
@@ -195,7 +195,7 @@ class JudgeService:
     counts = collections.Counter(dict.fromkeys(KINDS, 0))
     messages = {}
     for i, question in questions.items():
-      answer = verdicts[question]
+      answer = verdicts[question] if isinstance(question, str) else question
       if isinstance(answer, _Failed):
         failed[i] = True
         counts[answer.kind] += 1
@@ -209,6 +209,15 @@ class JudgeService:
       list(messages.values())[:3],
       messages,
     )
+
+  def _question(
+    self, prompt: str, completion: str, fields: Mapping[str, Any]
+  ) -> str | _Failed:
+    """Returns what the judge reads; a failure if the record lacks a field."""
+    try:
+      return rubrics.filled(self._rubric, prompt, completion, fields)
+    except ValueError as error:
+      return _Failed("judge_failed", str(error))
 
   def close(self) -> None:
     """Ends the connections. May be called again."""

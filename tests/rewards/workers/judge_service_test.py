@@ -166,6 +166,21 @@ def test_rows_of_other_domains_are_not_asked_about():
   assert len(server.asked) == 1
 
 
+def test_a_record_without_a_field_of_the_rubric_is_one_row():
+  def right(number, question):
+    del number
+    return judge_server.says("yes" if question == "4 or 4?" else "no")
+
+  with judge_server.serving(right) as server:
+    judge = service(server.url, "{completion} or {gold}?")
+    extras = [{"gold": "4"}, {"gold": None}, {"gold": "5"}]
+    said = scored(judge, ["4"] * 3, extras)
+  np.testing.assert_array_equal(said.components["judge"], [1, np.nan, 0])
+  assert said.failed.tolist() == [False, True, False]
+  assert said.failures["judge_failed"] == 1
+  assert "{gold} is None in a record" in said.messages[1]
+
+
 def test_the_key_is_in_no_message(caplog):
   caplog.set_level(logging.DEBUG)
   echo = 401, {}, f"Incorrect API key provided: {KEY}"
