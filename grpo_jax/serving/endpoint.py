@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import functools
 import itertools
 import json
@@ -204,7 +205,10 @@ class Speaker:
       start = self._text.decode(completion.ids[:size])
       return any(stop in start for stop in stops)
 
-    size = next(n for n in range(1, len(completion.ids) + 1) if is_there(n))
+    # A text that is there stays there, so few places have to be tried.
+    size = 1 + bisect.bisect_left(
+      range(1, len(completion.ids) + 1), True, key=is_there
+    )
     return completion.cut(size), text[: min(places)], True
 
 

@@ -5,6 +5,7 @@ import gzip
 import json
 import socket
 import threading
+import types
 import urllib.request
 
 import numpy as np
@@ -238,6 +239,25 @@ def test_a_stop_text_ends_a_completion(server):
   size = len(cut["token_ids"])
   assert 0 < size < len(whole["token_ids"])
   assert cut["token_ids"] == whole["token_ids"][:size]
+
+
+def test_the_end_of_a_stop_text_is_found_in_few_tries():
+  sizes = []
+
+  class Characters:
+    def decode(self, ids):
+      sizes.append(len(ids))
+      return "".join(map(chr, ids))
+
+  encoder = types.SimpleNamespace(tokenizer=Characters())
+  speaker = endpoint_lib.Speaker(encoder, lambda ids: [])
+  text = "a" * 4000 + "<b>" + "c" * 1000 + "<b>"
+  records = np.zeros((3, len(text)))
+  drawn = engine.Generated([*map(ord, text)], *records, ended=True)
+  cut, said, is_stopped = speaker.stopped(drawn, ("none", "<b>"))
+  assert (len(cut.ids), said, is_stopped) == (4003, "a" * 4000, True)
+  assert not cut.ended
+  assert len(sizes) < 20
 
 
 def test_calls_are_found_where_there_are_tools(loaded, server):
