@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import email.utils
 import json
@@ -227,7 +228,8 @@ class JudgeService:
     if self._session is not None:
       closing = asyncio.run_coroutine_threadsafe(self._session.close(), loop)
       self._session = None
-      closing.result(_GRACE_S)
+      with contextlib.suppress(TimeoutError):
+        closing.result(_GRACE_S)
     loop.call_soon_threadsafe(loop.stop)
 
   def _key(self) -> str:
@@ -263,7 +265,12 @@ class JudgeService:
     future = asyncio.run_coroutine_threadsafe(
       self._ask_all(questions, limits, time.monotonic() + seconds), self._loop
     )
-    return future.result(seconds + _GRACE_S)
+    try:
+      return future.result(seconds + _GRACE_S)
+    except TimeoutError:  # The machine is too busy for the thread.
+      future.cancel()
+      late = _Failed("judge_timeout", "its thread had no time to end the calls")
+      return [late] * len(questions)
 
   async def _ask_all(
     self, questions: Sequence[str], limits: JudgeLimits, end: float

@@ -1,5 +1,6 @@
 """A judge over HTTP: a server that is right, slow, wrong, busy and dead."""
 
+import asyncio
 import json
 import logging
 import socket
@@ -179,6 +180,18 @@ def test_a_record_without_a_field_of_the_rubric_is_one_row():
   assert said.failed.tolist() == [False, True, False]
   assert said.failures["judge_failed"] == 1
   assert "{gold} is None in a record" in said.messages[1]
+
+
+def test_a_thread_without_time_costs_its_rows_and_no_run(monkeypatch):
+  async def forever(*_):
+    await asyncio.sleep(600)
+
+  judge = service("http://127.0.0.1:1/v1")
+  monkeypatch.setattr(judge, "_ask_all", forever)
+  monkeypatch.setattr(judge_service, "_GRACE_S", 0.1)
+  said = scored(judge, ["4", "5"], seconds=0.1)
+  assert said.failed.all()
+  assert said.failures["judge_timeout"] == 2
 
 
 def test_the_key_is_in_no_message(caplog):
