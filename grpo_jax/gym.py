@@ -60,7 +60,7 @@ _FUNCTIONS = (
 # these functions. Parts are not given up again: the time is linear.
 _EXPRESSION = re.compile(
   r"(?:\s|[-+*/^!(]|\)(?!\s*\()|(?:\d++\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?"
-  rf"|(?:{_FUNCTIONS})(?=\s*\()|[A-Za-z](?![A-Za-z_]|\s*\())*+"
+  rf"|(?:{_FUNCTIONS})(?=\s*\()|(?:pi|[A-Za-z])(?![A-Za-z_]|\s*\())*+"
 )
 
 
