@@ -234,10 +234,12 @@ class Completions:
       speaker: Encodes prompts and decodes completions.
       sampler: Draws completions, with the temperatures of the requests.
       model: The model's name.
-      seed: The first of the seeds that requests without a seed get.
+      seed: The first of the seeds that requests without a seed get; after the
+        largest one comes 0.
     """
     self._speaker, self._sampler, self._model = speaker, sampler, model
-    self._seeds = itertools.count(seed)
+    most = requests.MAX_SEED
+    self._seeds = (number % (most + 1) for number in itertools.count(seed))
 
   def models(self) -> list[str]:
     """Returns the name of the model."""

@@ -227,6 +227,14 @@ def test_requests_without_a_seed_differ_and_say_theirs(server):
   assert again["choices"] == answers[0]["choices"]
 
 
+def test_seeds_have_no_end(loaded, sampler):
+  speaker = endpoint_lib.Speaker(loaded.problem.encoder, lambda ids: [])
+  most = requests.MAX_SEED
+  made = endpoint_lib.Completions(speaker, sampler, "policy", seed=most)
+  assert [next(made._seeds) for _ in range(3)] == [most, 0, 1]
+  engine.key_of(most)  # A larger one would be an error.
+
+
 def test_a_stop_text_ends_a_completion(server):
   body = {**ASK, "seed": 3, "return_token_ids": True}
   (whole,) = served.post(server.url + CHAT, body)[1]["choices"]
