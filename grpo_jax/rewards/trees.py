@@ -268,7 +268,8 @@ def _python(text: str) -> Nested | None:
 
 def _label(node: ast.AST) -> str:
   own = [
-    value
+    # Python writes no decimal number of more than 4300 digits.
+    (hex(value),) if type(value) is int else value
     for _, value in ast.iter_fields(node)
     if not isinstance(value, (ast.AST, list)) and value is not None
   ]

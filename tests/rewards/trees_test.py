@@ -82,6 +82,7 @@ def test_programs_are_compared_as_syntax_trees(text, wanted):
     "a+" * 50_000 + "a",
     "-" * 20_000 + "1",
     "9" * 10_000,
+    "0x" + "f" * 6000,
   ],
   ids=lambda text: text[:5],
 )
