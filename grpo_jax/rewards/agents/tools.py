@@ -253,10 +253,13 @@ class Checker:
       if argument not in takes:
         own = ", ".join(map(repr, takes)) or "none"
         return f"Error: {name} has no argument {argument!r:.60}, but {own}."
-    for error in validator.iter_errors(dict(arguments)):
-      where = ".".join(map(str, error.absolute_path))
-      message = error.message[:_MAX_SHOWN]
-      return f"Error: the argument {where!r} of {name}: {message}."
+    try:
+      for error in validator.iter_errors(dict(arguments)):
+        where = ".".join(map(str, error.absolute_path))
+        message = error.message[:_MAX_SHOWN]
+        return f"Error: the argument {where!r} of {name}: {message}."
+    except RecursionError:  # Read as JSON, but too deep to be shown.
+      return f"Error: the arguments of {name} are nested too deeply."
     return ""
 
 

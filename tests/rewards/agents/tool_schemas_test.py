@@ -115,6 +115,13 @@ def test_what_is_told_has_some_length(check):
   assert len(check("add", {"x": 1, "y" * 10**5: 1})) < 400
 
 
+def test_lists_in_lists_without_end_are_told_too(check):
+  nested = 1
+  for _ in range(sys.getrecursionlimit()):
+    nested = [nested]
+  assert check("add", {"x": nested}).endswith("add are nested too deeply.")
+
+
 def test_places_within_arguments_are_named(check):
   good = {
     "unit": "m",
