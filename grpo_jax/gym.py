@@ -47,12 +47,6 @@ _making = threading.Lock()
 
 # Datasets that have Python read an answer as a list.
 _LITERALS = ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion")
-# Datasets that have sympy evaluate an answer, or compare it as a number, for
-# which "nan" is at no distance from any other.
-_EXPRESSIONS = (
-  *("complex_arithmetic", "countdown", "intermediate_integration"),
-  *("polynomial_multiplication", "puzzle24", "simple_integration"),
-)
 _FUNCTIONS = (
   "sqrt|exp|log|ln|erf|[Aa]bs|a?(?:sin|cos|tan|sec|csc|cot)h?|sign|factorial"
 )
@@ -62,6 +56,18 @@ _EXPRESSION = re.compile(
   r"(?:\s|[-+*/^!(]|\)(?!\s*\()|(?:\d++\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?"
   rf"|(?:{_FUNCTIONS})(?=\s*\()|(?:pi|[A-Za-z])(?![A-Za-z_]|\s*\())*+"
 )
+# Whole numbers with the four operators of such puzzles.
+_ARITHMETIC = re.compile(r"(?:[-+()\s\d]|\*(?!\*)|/(?!/))*+")
+# Datasets that have sympy evaluate an answer, or compare it as a number, for
+# which "nan" is at no distance from any other.
+_EXPRESSIONS = {
+  "complex_arithmetic": _EXPRESSION,
+  "countdown": _ARITHMETIC,
+  "intermediate_integration": _EXPRESSION,
+  "polynomial_multiplication": _EXPRESSION,
+  "puzzle24": _ARITHMETIC,
+  "simple_integration": _EXPRESSION,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +86,27 @@ class GymProblem:
 
   def score(self, answer: str) -> float:
     """Returns the dataset's score of an answer, usually in [0, 1]."""
-    if self.name in _EXPRESSIONS and not _EXPRESSION.fullmatch(answer):
+    pattern = _EXPRESSIONS.get(self.name)
+    if pattern is not None and not pattern.fullmatch(answer):
+      answer = ""
+    if self.name == "puzzle24" and not self._makes_24(answer):
       answer = ""
     return float(self.dataset.score_answer(answer, self.entry))
+
+  def _makes_24(self, answer: str) -> bool:
+    """Returns True if an expression of the problem's own numbers is 24.
+
+    The dataset takes any four numbers, as 6 + 6 + 6 + 6, and 49 / 2 for 24.
+    """
+    from sympy.parsing import sympy_parser  # reasoning-gym needs it, too.
+
+    used = sorted(map(int, re.findall(r"\d{1,9}", answer)))
+    if used != sorted(self.entry["metadata"]["numbers"]):
+      return False
+    try:
+      return bool(sympy_parser.parse_expr(answer) == 24)
+    except Exception:  # Of any type: it is no expression.
+      return False
 
 
 def _factory() -> Any:

@@ -58,7 +58,8 @@ wrong answer does not, and two processes make the same problems.
   at which a dataset fails, and compares texts for `game_of_life_halting`, so
   that these datasets can be trained on, too. No answer is run as a program:
   where a dataset would have Python or sympy evaluate it, it is a literal, or an
-  expression of numbers, single letters and functions as `sin`.
+  expression of numbers, single letters and functions as `sin`. An answer to
+  `countdown` or `puzzle24` has the problem's own numbers, and + - * / alone.
 - *Same*: whether two processes made the same problems. Otherwise a run that is
   resumed reads other problems than one that is not, and the verifier, which
   makes a problem anew, refuses to score another one's answer.
