@@ -87,6 +87,8 @@ class GymProblem:
   def score(self, answer: str) -> float:
     """Returns the dataset's score of an answer, usually in [0, 1]."""
     pattern = _EXPRESSIONS.get(self.name)
+    if pattern is _ARITHMETIC:  # The end of a sentence is no decimal point.
+      answer = answer.strip().removesuffix(".")
     if pattern is not None and not pattern.fullmatch(answer):
       answer = ""
     if self.name == "puzzle24" and not self._makes_24(answer):
@@ -104,7 +106,7 @@ class GymProblem:
     if used != sorted(self.entry["metadata"]["numbers"]):
       return False
     try:
-      return bool(sympy_parser.parse_expr(answer) == 24)
+      return float(sympy_parser.parse_expr(answer)) == 24
     except Exception:  # Of any type: it is no expression.
       return False
 

@@ -131,12 +131,13 @@ def test_puzzles_are_solved_with_their_own_numbers_and_four_operators():
   for seed in range(3):
     made = problem_of("puzzle24", seed)
     assert made.score("6 + 6 + 6 + 6") < 0.1, made.entry["metadata"]
-    assert made.score(made.entry["answer"]) == 1
+    assert made.score(made.entry["answer"] + ".") == 1
   entry = {**made.entry, "metadata": {"numbers": [1, 2, 7, 7]}}
   made = dataclasses.replace(made, entry=entry)
   assert made.score("7*7/2 + 1 - 1") < 0.1  # Other numbers.
   assert made.score("7*7/2*1") < 0.1  # 24.5
   made = problem_of("countdown")
+  assert made.score(made.entry["answer"] + ". ") == 1
   for text in ("4!", "2**3", "7//2", "1.5", "1e2"):
     assert made.score(text) == made.score(""), text
 
