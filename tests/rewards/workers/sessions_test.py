@@ -377,8 +377,6 @@ def test_nobody_waits_for_the_slowest(workers, tmp_path):
   }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "concurrency"), [("make", 1), ("alone", 8)])
 def test_time_in_which_nobody_listens_is_not_that_of_the_sessions(
   workers, monkeypatch
 ):
@@ -406,6 +404,8 @@ def test_time_in_which_nobody_listens_is_not_that_of_the_sessions(
   ]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "concurrency"), [("make", 1), ("alone", 8)])
 def test_sessions_that_share_a_tool_are_asked_one_after_another(
   name, concurrency
 ):
