@@ -92,7 +92,7 @@ def test_hostile_texts_have_scores_in_time(text, language):
   found = scored(text, gold, language)
   assert time.process_time() - start < 5
   assert all(0 <= x <= 1 for x in found)
-  assert found[0] < 0.1
+  assert found[0] < 0.2  # One node of nine is that of every module.
 
 
 def test_a_gold_answer_that_does_not_parse_is_the_users_fault():
