@@ -32,9 +32,9 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 103_750,
+  "lines of grpo_jax": 103_910,
   "lines of experiments": 37_360,
-  "lines of tests": 95_200,
+  "lines of tests": 95_440,
   "files of grpo_jax": 383,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
