@@ -222,7 +222,7 @@ def test_a_full_disk_is_named_and_hides_no_other_error(tmp_path):
     log.write(1, "rl", {"loss": 1.0})
   assert str(path) in str(caught.value)
   assert "start with the same command again" in str(caught.value)
-  log.close = lambda: log.write(1, "rl", {"loss": 1.0})
+  log.close = lambda has_failed: log.write(1, "rl", {"loss": 1.0})
   with pytest.raises(OSError, match="written: No space left"):
     log.__exit__(None, None, None)
   # The error that ends a run is the one to hear of.
