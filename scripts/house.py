@@ -32,10 +32,10 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 103_910,
-  "lines of experiments": 37_360,
-  "lines of tests": 95_440,
-  "files of grpo_jax": 383,
+  "lines of grpo_jax": 104_250,
+  "lines of experiments": 37_510,
+  "lines of tests": 95_760,
+  "files of grpo_jax": 385,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 0,

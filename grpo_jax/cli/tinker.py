@@ -55,6 +55,9 @@ _MAX_RANK = flags.DEFINE_integer("max_rank", 128, "Rank of adapters.", 1)
 _MAX_MODELS = flags.DEFINE_integer(
   "max_models", 16, "Clients that train at the same time.", 1
 )
+_MAX_TOGETHER = flags.DEFINE_integer(
+  "max_together", 4, "Clients whose requests are run in one program.", 1
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -103,6 +106,7 @@ def _serve(
       max_len=_MAX_LEN.value,
       max_new_tokens=_MAX_NEW_TOKENS.value,
       max_rank=_MAX_RANK.value,
+      max_together=_MAX_TOGETHER.value,
     ),
     endpoint.Speaker(problem.encoder, problem.bytes_of),
     store.Store(pathlib.Path(_SAVED.value)),
@@ -115,11 +119,11 @@ def _serve(
     print(f"serving {tinker.model!r} at {http.url}", flush=True)
     with jax.set_mesh(loaded.mesh):  # As in training.
       while not stop.is_set():
-        tinker.work(timeout_s=0.5)
+        tinker.queue.work(timeout_s=0.5)
   except KeyboardInterrupt:
     pass
   finally:
-    tinker.close()
+    tinker.queue.close()
     http.close()
 
 

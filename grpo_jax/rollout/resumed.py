@@ -349,11 +349,27 @@ class ResumedContexts:
   top_p: jax.Array  # [B] float32
 
 
+@jax.custom_batching.custom_vmap
+def any_of_all(x: jax.Array) -> jax.Array:  # [...] bool -> [] bool
+  """True if any entry of any policy that is run is True."""
+  return x.any()
+
+
+@any_of_all.def_vmap
+def _of_policies(size, is_mapped, x):
+  del size, is_mapped
+  return any_of_all(x), False
+
+
 @dataclasses.dataclass(frozen=True)
 class _Each(sampling.Decoder):
   """A decoder whose rows have a temperature and a top_p of their own."""
 
   contexts: ResumedContexts | None = None
+
+  def is_busy(self, state):  # [] bool
+    """True if a lane is busy, of any policy that is run together with this."""
+    return any_of_all(state.busy)
 
   def draw_tokens(self, state, logits, keys, positions):  # [W, V], [W], [W]
     """Draws with the settings of each row; see `drawing.draw`."""
@@ -388,7 +404,7 @@ def draw_each(
     return jnp.where(is_random & (p < 1), drawing.top_p(scaled, p), scaled)
 
   # A sort of the vocabulary, which most requests do not need.
-  filtered = lax.cond((top_p < 1).any(), filtered_by_mass, lambda: scaled)
+  filtered = lax.cond(any_of_all(top_p < 1), filtered_by_mass, lambda: scaled)
 
   noises = drawing.noise(logits, keys, positions)  # [B, V]
   tokens = drawing.argmax(filtered + jnp.where(is_random, noises, 0.0))  # [B]
@@ -521,7 +537,7 @@ def alternatives(
       top = drawing.top_p(rows, p.reshape(-1, 1)).reshape(logits.shape)
       return jnp.where(p[..., None] < 1, top, logits)
 
-    logits = lax.cond((p < 1).any(), filtered, lambda: logits)
+    logits = lax.cond(any_of_all(p < 1), filtered, lambda: logits)
     total = jax.nn.logsumexp(logits, axis=-1)  # [B, size]
     values, ids = logprobs.top_k(logits, k)  # [B, size, k]
     own = jnp.take_along_axis(logits, tokens_[..., None], axis=-1)

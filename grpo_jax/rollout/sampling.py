@@ -395,11 +395,15 @@ class Decoder:
     """True if rows wait for a lane."""
     return state.next_row < self.num_rows
 
+  def is_busy(self, state: DecodeState) -> jax.Array:  # [] bool
+    """True if a lane is busy; a subclass may wait for lanes of others."""
+    return state.busy.any()
+
   def run(self, state: DecodeState, limit: int) -> DecodeState:
     """Decodes until no lane is busy or the cursor is at the limit."""
 
     def continues(state):
-      return state.busy.any() & (state.cursor < limit)
+      return self.is_busy(state) & (state.cursor < limit)
 
     def is_due(state):
       free = self.waiting(state) & ~state.busy.all()

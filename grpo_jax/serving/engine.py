@@ -22,14 +22,14 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from grpo_jax.rollout import drawing, resumed, sampling
+from grpo_jax.rollout import drawing, resumed, sampling, together
 from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import Policy, PyTree
 
@@ -115,6 +115,132 @@ class _Job:
       _settle(self.future.set_result, self.completions)
 
 
+class ContextProgram:
+  """The program that continues contexts of one policy.
+
+  It also continues those of several policies that differ in trained parameters
+  alone; see `together.py`.
+
+  Attributes:
+    num_rows: Rows of a policy.
+  """
+
+  def __init__(
+    self,
+    policy: Policy,
+    mesh: Mesh,
+    config: sampling.SamplerConfig,
+    num_rows: int,
+    context_len: int,
+    is_own: bool = True,
+  ):
+    """Compiles nothing yet; for arguments and errors see `Drawer`."""
+    if jax.process_count() > 1:
+      raise ValueError(
+        f"serving: this is one of {jax.process_count()} processes, and requests"
+        " reach one of them alone; start a single process."
+      )
+    self.num_rows = num_rows + -num_rows % sharding.num_row_shards(mesh)
+    self._config, self._context_len = config, context_len
+    self._rows = sharding.by_rows(mesh)
+
+    def draw(frozen, own):
+      trained, contexts = own
+      params = {"trained": trained, "frozen": frozen}
+      return resumed.draw(policy, params, contexts, config, is_own)
+
+    def alternatives(frozen, own):
+      trained, contexts, draws = own
+      params = {"trained": trained, "frozen": frozen}
+      return resumed.alternatives(
+        policy, params, contexts, draws, MAX_ALTERNATIVES
+      )
+
+    self._draws, self._alternatives = (
+      jit.Program(
+        together.program(function),
+        sharding.replicated(mesh),
+        out_shardings=self._rows,
+      )
+      for function in (draw, alternatives)
+    )
+
+  def draw(
+    self, frozen: PyTree, contexts: Sequence[tuple[PyTree, Sequence[Ask]]]
+  ) -> list[list[Generated]]:
+    """Runs the program, under `jax.set_mesh`.
+
+    Args:
+      frozen: Frozen parameters.
+      contexts: Trained parameters of each policy, and its contexts, at most as
+        many as there are rows; the rows beyond them are not drawn.
+    """
+    own: list[Any] = [
+      (trained, sharding.from_local(self._arrays(asks), self._rows))
+      for trained, asks in contexts
+    ]
+    draws = self._draws(frozen, *own)
+    others: Any = [None] * len(contexts)
+    if any(ask.with_alternatives for _, asks in contexts for ask in asks):
+      own = [(*x, y) for x, y in zip(own, draws, strict=True)]
+      others = sharding.to_local(self._alternatives(frozen, *own))
+    draws = sharding.to_local(draws)
+    return [
+      self._completions(asks, x, y)
+      for (_, asks), x, y in zip(contexts, draws, others, strict=True)
+    ]
+
+  def _completions(
+    self,
+    asks: Sequence[Ask],
+    arrays: Mapping[str, Any],  # each [B, T]
+    others: resumed.Alternatives | None,
+  ) -> list[Generated]:
+    """The completions of contexts, from the arrays of all rows."""
+    ends = set(self._config.end_ids)
+    results = []
+    for row, ask in enumerate(asks):
+      size = int(arrays["completion_mask"][row].sum())
+      ids = arrays["tokens"][row, :size].tolist()
+      records = {name: arrays[name][row, :size] for name in drawing.RECORDS}
+      result = Generated(ids, **records, ended=bool(ids) and ids[-1] in ends)
+      if others is not None and ask.with_alternatives:
+        length = len(ask.ids) - 1 + size
+        result = result._replace(
+          alternatives=jax.tree.map(
+            lambda x, row=row, length=length: x[row, :length], others
+          )
+        )
+      results.append(result)
+    return results
+
+  def _arrays(self, asks: Sequence[Ask]) -> resumed.ResumedContexts:
+    """Returns NumPy arrays of contexts; the rows beyond them do not exist."""
+    shape = self.num_rows, self._context_len
+    tokens: Any = np.full(shape, self._config.pad_id, np.int32)
+    mask: Any = np.zeros(shape, bool)
+    mask[:, -1] = True  # A row without a token would have no last token.
+    key = asks[0].key
+    fields: dict[str, Any] = {
+      "keys": np.tile(key, (self.num_rows, *[1] * key.ndim)),
+      "first": np.zeros(self.num_rows, np.int32),
+      "limits": np.ones(self.num_rows, np.int32),
+      "exists": np.arange(self.num_rows) < len(asks),
+      "temperature": np.ones(self.num_rows, np.float32),
+      "top_p": np.ones(self.num_rows, np.float32),
+    }
+    for row, ask in enumerate(asks):
+      size = len(ask.ids)
+      tokens[row, -size:] = ask.ids
+      mask[row, -size:] = True
+      fields["keys"][row] = ask.key
+      fields["first"][row] = ask.first
+      fields["limits"][row] = ask.limit
+      fields["temperature"][row] = ask.temperature
+      fields["top_p"][row] = ask.top_p
+    return resumed.ResumedContexts(tokens=tokens, mask=mask, **fields)
+
+
 class Drawer:
   """A queue of contexts, and the program that continues them.
 
@@ -152,26 +278,13 @@ class Drawer:
     Raises:
       ValueError: The run is one of several processes.
     """
-    if jax.process_count() > 1:
-      raise ValueError(
-        f"serving: this is one of {jax.process_count()} processes, and requests"
-        " reach one of them alone; start a single process."
-      )
     self.config = config
-    self.num_rows = num_rows + -num_rows % sharding.num_row_shards(mesh)
     self.context_len, self.max_waiting = context_len, max_waiting
     self._pause_s = pause_s
-    self._rows = sharding.by_rows(mesh)
-    self._program = jit.Program(
-      functools.partial(resumed.draw, policy, config=config, is_own=is_own),
-      sharding.replicated(mesh),
-      out_shardings=self._rows,
+    self._program = ContextProgram(
+      policy, mesh, config, num_rows, context_len, is_own
     )
-    self._alternatives = jit.Program(
-      functools.partial(resumed.alternatives, policy, k=MAX_ALTERNATIVES),
-      sharding.replicated(mesh),
-      out_shardings=self._rows,
-    )
+    self.num_rows = self._program.num_rows
     self._changed = threading.Condition()
     self._waiting: collections.deque[tuple[_Job, int, Ask]] = (
       collections.deque()
@@ -231,11 +344,15 @@ class Drawer:
     if not rows:
       return 0
     try:
-      completions = self._draw(params, [ask for *_, ask in rows])
+      asks = [ask for *_, ask in rows]
+      (completions,) = self._program.draw(
+        params["frozen"], [(params["trained"], asks)]
+      )
     except BaseException as error:
       for job, *_ in rows:
         _fail(job, Closed(f"the sampler has failed: {error}"))
       raise
+    self.calls += 1
     for (job, place, _), completion in zip(rows, completions, strict=True):
       job.take(place, completion)
     return len(rows)
@@ -259,60 +376,6 @@ class Drawer:
         if not row[0].future.done():  # Cancelled, or failed by other rows.
           rows.append(row)
     return rows
-
-  def _draw(self, params: PyTree, asks: Sequence[Ask]) -> list[Generated]:
-    """Runs the program; the rows beyond the contexts are not drawn."""
-    contexts = sharding.from_local(self._arrays(asks), self._rows)
-    completions = self._program(params, contexts)
-    others = None
-    if any(ask.with_alternatives for ask in asks):
-      others = sharding.to_local(
-        self._alternatives(params, contexts, completions)
-      )
-    arrays = sharding.to_local(completions)
-    self.calls += 1
-    ends = set(self.config.end_ids)
-    results = []
-    for row, ask in enumerate(asks):
-      size = int(arrays["completion_mask"][row].sum())
-      ids = arrays["tokens"][row, :size].tolist()
-      records = {name: arrays[name][row, :size] for name in drawing.RECORDS}
-      result = Generated(ids, **records, ended=bool(ids) and ids[-1] in ends)
-      if others is not None and ask.with_alternatives:
-        length = len(ask.ids) - 1 + size
-        result = result._replace(
-          alternatives=jax.tree.map(
-            lambda x, row=row, length=length: x[row, :length], others
-          )
-        )
-      results.append(result)
-    return results
-
-  def _arrays(self, asks: Sequence[Ask]) -> resumed.ResumedContexts:
-    """Returns NumPy arrays of contexts; the rows beyond them do not exist."""
-    shape = self.num_rows, self.context_len
-    tokens: Any = np.full(shape, self.config.pad_id, np.int32)
-    mask: Any = np.zeros(shape, bool)
-    mask[:, -1] = True  # A row without a token would have no last token.
-    key = asks[0].key
-    fields: dict[str, Any] = {
-      "keys": np.tile(key, (self.num_rows, *[1] * key.ndim)),
-      "first": np.zeros(self.num_rows, np.int32),
-      "limits": np.ones(self.num_rows, np.int32),
-      "exists": np.arange(self.num_rows) < len(asks),
-      "temperature": np.ones(self.num_rows, np.float32),
-      "top_p": np.ones(self.num_rows, np.float32),
-    }
-    for row, ask in enumerate(asks):
-      size = len(ask.ids)
-      tokens[row, -size:] = ask.ids
-      mask[row, -size:] = True
-      fields["keys"][row] = ask.key
-      fields["first"][row] = ask.first
-      fields["limits"][row] = ask.limit
-      fields["temperature"][row] = ask.temperature
-      fields["top_p"][row] = ask.top_p
-    return resumed.ResumedContexts(tokens=tokens, mask=mask, **fields)
 
 
 @jax.jit

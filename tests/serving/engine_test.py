@@ -138,7 +138,7 @@ def test_failure_of_the_device_reaches_who_asks_and_who_works(
   def broken(*_):
     raise RuntimeError("out of memory")
 
-  monkeypatch.setattr(sampler, "_program", broken)
+  monkeypatch.setattr(sampler._program, "draw", broken)
   future = sampler.submit([ask_of(loaded, "ab")])
   with pytest.raises(RuntimeError, match="out of memory"):
     sampler.work(loaded.params, timeout_s=0)
@@ -148,22 +148,23 @@ def test_failure_of_the_device_reaches_who_asks_and_who_works(
 
 def test_rows_of_a_request_that_has_failed_are_not_drawn(loaded, monkeypatch):
   sampler = served.sampler_of(loaded, num_rows=1)
-  given = []
+  limits = []
 
-  def draw(params, asks):
-    given.extend(ask.limit for ask in asks)
-    if len(given) == 1:
+  def draw(frozen, contexts):
+    ((_, asks),) = contexts
+    limits.extend(ask.limit for ask in asks)
+    if len(limits) == 1:
       raise RuntimeError("out of memory")
-    return [engine.Generated([1], *np.zeros((3, 1)), ended=True)] * len(asks)
+    return [[engine.Generated([1], *np.zeros((3, 1)), ended=True)] * len(asks)]
 
-  monkeypatch.setattr(sampler, "_draw", draw)
+  monkeypatch.setattr(sampler._program, "draw", draw)
   sampler.submit([ask_of(loaded, "ab", limit=n) for n in (1, 2, 3)])
   with pytest.raises(RuntimeError, match="out of memory"):
     sampler.work(loaded.params, timeout_s=0)
   future = sampler.submit([ask_of(loaded, "ab", limit=4)])
   assert sampler.work(loaded.params, timeout_s=0) == 1
   assert future.result(timeout=0)[0].ids == [1]
-  assert given == [1, 4]
+  assert limits == [1, 4]
 
 
 @pytest.mark.slow

@@ -6,8 +6,13 @@ and projections), and it serves all losses of the API. The first token of a row
 is its prompt. The other tokens and the last target are its completion, whose
 states predict the targets.
 
+Clients whose adapters are of one kind are run together, in one program over the
+base (`together.py`): 2, 4, … of them, each with the batches and the lengths
+that it would have alone.
+
 Gradients are added up in float32, in the order of the requests, until a step
-takes them. All functions are called by one thread, under `jax.set_mesh`.
+takes them. What fails changes nothing. All functions are called by one thread,
+under `jax.set_mesh`.
 """
 
 from __future__ import annotations
@@ -16,8 +21,8 @@ import collections
 import dataclasses
 import functools
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +32,7 @@ from jax.sharding import Mesh
 
 from grpo_jax.models.policies import lora
 from grpo_jax.ops import logprobs
-from grpo_jax.rollout import sampling
+from grpo_jax.rollout import sampling, together
 from grpo_jax.serving import engine
 from grpo_jax.serving.requests import BadRequest
 from grpo_jax.serving.tinker import losses, store
@@ -63,34 +68,49 @@ class Adapters:
     return Adapters(self.config, self.trained, None)
 
 
+class ClientRows(NamedTuple):
+  """Rows of a client to run.
+
+  Attributes:
+    adapters: Its adapters.
+    rows: The rows.
+    loss: Their loss.
+    is_forward: True without gradients.
+  """
+
+  adapters: Adapters
+  rows: Sequence[Row]
+  loss: losses.NamedLoss
+  is_forward: bool
+
+
 class Kind:
   """The programs of one rank and one set of projections; None: the base."""
 
   def __init__(self, policy: Policy, config: lora.LoRAConfig | None):
     """Compiles nothing yet."""
     self.policy = policy if config is None else lora.lora_policy(policy, config)
-    self.drawers: dict[tuple[int, bool], engine.Drawer] = {}
+    self.samplers: dict[tuple[int, bool], engine.ContextProgram] = {}
     self._programs: collections.OrderedDict[Any, Any] = (
       collections.OrderedDict()
     )
 
   def program(self, loss: losses.NamedLoss, is_forward: bool) -> Any:
-    """Returns the program of a loss, (trained, frozen, gradient, …)."""
-    key = loss.algorithm and (loss.algorithm[0].name, loss.algorithm[1])
-    if (key, is_forward) not in self._programs:
+    """Returns the program of a loss, for one or several clients."""
+    key = loss.program, is_forward
+    if key not in self._programs:
       function = _forward if is_forward else _backward
-      # The sum of gradients is overwritten.
-      self._programs[key, is_forward] = jax.jit(
-        functools.partial(function, self.policy, loss),
-        donate_argnums=() if is_forward else 2,
+      self._programs[key] = jax.jit(
+        together.program(functools.partial(function, self.policy, loss))
       )
       while len(self._programs) > 2 + 2 * _MAX_ALGORITHMS:
         self._programs.popitem(last=False)
-    return self._programs[key, is_forward]
+    return self._programs[key]
 
 
-def _value(policy, loss, trained, frozen, number, settings, rows):
+def _value(policy, loss, trained, shared, settings, rows):
   """The loss of rows, and the log-probs of their targets."""
+  frozen, number = shared
   params = {"trained": trained, "frozen": frozen}
   num_rows = len(rows.ids)
   # A token behind the last one stands for its target, and is not read.
@@ -116,14 +136,16 @@ def _value(policy, loss, trained, frozen, number, settings, rows):
   return total, scores.logp
 
 
-def _forward(policy, loss, trained, frozen, gradient, *more):
-  return gradient, *_value(policy, loss, trained, frozen, *more)
+def _forward(policy, loss, shared, own):
+  trained, gradient, *more = own
+  return gradient, *_value(policy, loss, trained, shared, *more)
 
 
-def _backward(policy, loss, trained, frozen, gradient, *more):
+def _backward(policy, loss, shared, own):
+  trained, gradient, *more = own
   (total, logp), new = jax.value_and_grad(
     functools.partial(_value, policy, loss), has_aux=True
-  )(trained, frozen, *more)
+  )(trained, shared, *more)
   return jax.tree.map(jnp.add, gradient, new), total, logp
 
 
@@ -173,6 +195,7 @@ class Device:
     max_len: int,
     max_new_tokens: int,
     max_rank: int,
+    max_together: int,
   ):
     """Compiles nothing yet.
 
@@ -185,6 +208,7 @@ class Device:
       max_len: Most tokens of a row, and of a prompt.
       max_new_tokens: Most tokens of a completion.
       max_rank: Largest rank of adapters.
+      max_together: Most clients that are run together; 1: one after another.
 
     Raises:
       ValueError: The base has adapters.
@@ -199,6 +223,7 @@ class Device:
     self._policy, self._params, self._mesh = policy, params, mesh
     self._frozen = {**params["frozen"], "base": params["trained"]}
     self._tokens, self._max_rank = tokenizer, max_rank
+    self._max_together = max_together
     self._num_rows = num_rows + -num_rows % sharding.num_row_shards(mesh)
     self._kinds: collections.OrderedDict[Any, Kind] = collections.OrderedDict()
     self._base = _digest(params)
@@ -280,40 +305,35 @@ class Device:
     return Adapters(config, tree["trained"], moments)
 
   def run(
-    self,
-    adapters: Adapters,
-    rows: Sequence[Row],
-    loss: losses.NamedLoss,
-    is_forward: bool,
-  ) -> tuple[list[np.ndarray], float]:
-    """Runs rows, and adds their gradient unless `is_forward`.
+    self, passes: Sequence[ClientRows]
+  ) -> Iterator[tuple[int, list[np.ndarray], float]]:
+    """Runs rows of clients, and adds up their gradients.
 
-    Returns:
-      Log-probs of the targets of each row, and the sum of the loss.
+    Args:
+      passes: One of each client, of adapters of one kind, with one loss but for
+        its settings, all forward or none.
+
+    Yields:
+      The place of a pass that is done, the log-probs of the targets of each of
+      its rows, and the sum of its loss. Its gradient is then added.
     """
+    adapters, _, loss, is_forward = passes[0]
     program = self._kind(adapters.config).program(loss, is_forward)
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
-    logps: list[Any] = [None] * len(rows)
-    total = 0.0
-    gradient = () if is_forward else adapters.gradient
-    if gradient is None:
-      gradient = jax.tree.map(jnp.zeros_like, adapters.trained)
-    adapters.gradient = None if not is_forward else adapters.gradient
-    settings = {k: np.float32(v) for k, v in loss.settings.items()}
-    number = np.int32(max(loss.number, 0))
-    for start in range(0, len(rows), self._num_rows):
-      batch = order[start : start + self._num_rows]
-      arrays = self._arrays([rows[i] for i in batch])
-      gradient, value, logp = program(
-        *(adapters.trained, self._frozen, gradient, number, settings, arrays)
-      )
-      local = sharding.to_local({"logp": logp})["logp"]
-      total += float(value)
-      for i, x in zip(batch, local, strict=False):
-        logps[i] = x[: len(rows[i].ids)]
-    if not is_forward:
-      adapters.gradient = gradient
-    return logps, total
+    shared = self._frozen, np.int32(max(loss.number, 0))
+    states = [_PassState(x, self._num_rows) for x in passes]
+    lengths = [[self._length(x) for x in state.batches] for state in states]
+    for batches in rounds(lengths, self._max_together):
+      own = []
+      for i, n in batches:
+        arrays = self._arrays(states[i].batches[n], lengths[i][n])
+        own.append(states[i].inputs(arrays))
+      results = program(shared, *own)
+      for (i, n), result in zip(batches, results, strict=True):
+        states[i].add(n, *result)
+        if n + 1 == len(lengths[i]):
+          if not is_forward:
+            passes[i].adapters.gradient = states[i].gradient
+          yield i, states[i].logps, states[i].total
 
   def step(self, adapters: Adapters, numbers: Mapping[str, float]) -> float:
     """Takes a step with the gradients so far; returns their norm.
@@ -339,23 +359,53 @@ class Device:
 
   def draw(
     self,
-    config: lora.LoRAConfig | None,
-    trained: PyTree,
-    asks: Sequence[engine.Ask],
+    samples: Sequence[tuple[Adapters | None, Sequence[engine.Ask]]],
     can_end: bool,
-  ) -> list[engine.Generated]:
+  ) -> Iterator[tuple[int, list[engine.Generated]]]:
     """Draws completions.
 
     Args:
-      config, trained: Adapters; None: the base alone.
-      asks: Contexts to continue.
+      samples: Adapters of one kind, and contexts to continue with each; or the
+        base alone, None.
       can_end: False if the end tokens of the tokenizer end nothing.
+
+    Yields:
+      The place of adapters, and their completions.
     """
-    kind = self._kind(config)
-    length = _padded(max(len(ask.ids) for ask in asks), self.max_len)
-    drawer = kind.drawers.get((length, can_end))
-    if drawer is None:
-      drawer = kind.drawers[length, can_end] = engine.Drawer(
+    first = samples[0][0]
+    kind = self._kind(None if first is None else first.config)
+    size = self._num_rows
+    batches = [
+      [asks[n : n + size] for n in range(0, len(asks), size)]
+      for _, asks in samples
+    ]
+    longest = [max(len(ask.ids) for ask in asks) for _, asks in samples]
+    lengths = [
+      [_padded(n, self.max_len)] * len(of_client)
+      for n, of_client in zip(longest, batches, strict=True)
+    ]
+    completions: list[list[engine.Generated]] = [[] for _ in samples]
+    for numbers in rounds(lengths, self._max_together):
+      program = self._sampler(kind, lengths[numbers[0][0]][0], can_end)
+      frozen = self._params["frozen"]
+      contexts: list[tuple[PyTree, Sequence[engine.Ask]]] = []
+      for i, n in numbers:
+        adapters, trained = samples[i][0], self._params["trained"]
+        if adapters is not None:
+          frozen, trained = self._frozen, adapters.trained
+        contexts.append((trained, batches[i][n]))
+      results = program.draw(frozen, contexts)
+      for (i, n), result in zip(numbers, results, strict=True):
+        completions[i] += result
+        if n + 1 == len(batches[i]):
+          yield i, completions[i]
+
+  def _sampler(
+    self, kind: Kind, length: int, can_end: bool
+  ) -> engine.ContextProgram:
+    """The program that continues contexts of a length."""
+    if (length, can_end) not in kind.samplers:
+      kind.samplers[length, can_end] = engine.ContextProgram(
         kind.policy,
         self._mesh,
         sampling.SamplerConfig(
@@ -365,16 +415,8 @@ class Device:
         ),
         self._num_rows,
         length,
-        pause_s=0.0,
-        max_waiting=len(asks) + 2**20,
       )
-    params = self._params
-    if config is not None:
-      params = {"trained": trained, "frozen": self._frozen}
-    future = drawer.submit(asks)
-    while not future.done():
-      drawer.work(params, timeout_s=0.0)
-    return future.result()
+    return kind.samplers[length, can_end]
 
   def _kind(self, config: lora.LoRAConfig | None) -> Kind:
     kind = self._kinds.pop(config, None) or Kind(self._policy, config)
@@ -383,9 +425,12 @@ class Device:
       self._kinds.popitem(last=False)
     return kind
 
-  def _arrays(self, rows: Sequence[Row]) -> losses.PaddedRows:
+  def _length(self, rows: Sequence[Row]) -> int:
+    """The length of the program of rows."""
+    return _padded(max(len(row.ids) for row in rows), self.max_len)
+
+  def _arrays(self, rows: Sequence[Row], length: int) -> losses.PaddedRows:
     """Puts rows on the devices, padded; the rows behind them do not exist."""
-    length = _padded(max(len(row.ids) for row in rows), self.max_len)
     shape = self._num_rows, length
     ids: Any = np.full(shape, self._tokens.pad_id, np.int32)
     targets: Any = np.zeros(shape, np.int32)
@@ -399,6 +444,64 @@ class Device:
         inputs[name][i, :size] = row.inputs.get(name, 0.0)
     arrays = losses.PaddedRows(ids, targets, exists, inputs)
     return sharding.from_local(arrays, sharding.by_rows(self._mesh))
+
+
+class _PassState:
+  """The batches of a pass, from the shortest rows on, and their results."""
+
+  def __init__(self, client: ClientRows, num_rows: int):
+    """Runs nothing yet."""
+    rows, self._trained = client.rows, client.adapters.trained
+    self._order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+    self._num_rows = num_rows
+    self.batches = [
+      [rows[i] for i in self._order[n : n + num_rows]]
+      for n in range(0, len(rows), num_rows)
+    ]
+    self._settings = {k: np.float32(x) for k, x in client.loss.settings.items()}
+    self.gradient: Any = () if client.is_forward else client.adapters.gradient
+    if self.gradient is None:
+      self.gradient = jax.tree.map(jnp.zeros_like, self._trained)
+    self.logps: list[Any] = [None] * len(rows)
+    self.total = 0.0
+
+  def inputs(self, arrays: losses.PaddedRows) -> tuple[Any, ...]:
+    """The client's own inputs of the program."""
+    return self._trained, self.gradient, self._settings, arrays
+
+  def add(
+    self, number: int, gradient: PyTree, value: jax.Array, logp: jax.Array
+  ) -> None:
+    """Takes the results of a batch."""
+    self.gradient = gradient
+    self.total += float(value)
+    local = sharding.to_local({"logp": logp})["logp"]
+    places = self._order[number * self._num_rows :]
+    for place, row, x in zip(places, self.batches[number], local, strict=False):
+      self.logps[place] = x[: len(row.ids)]
+
+
+def rounds(
+  lengths: Sequence[Sequence[int]], most: int
+) -> Iterator[list[tuple[int, int]]]:
+  """Says which batches of clients are run together.
+
+  Args:
+    lengths: Lengths of the batches of each client, in their order.
+    most: Most clients of a program.
+
+  Yields:
+    (client, batch) of each batch of a program: one of each client, all of one
+    length, and 1, 2, 4, … of them, so that there are few programs.
+  """
+  done = [0] * len(lengths)  # Batches of each client.
+  while rest := [i for i, n in enumerate(done) if n < len(lengths[i])]:
+    least = min(lengths[i][done[i]] for i in rest)
+    clients = [i for i in rest if lengths[i][done[i]] == least][:most]
+    clients = clients[: 1 << (len(clients).bit_length() - 1)]
+    yield [(i, done[i]) for i in clients]
+    for i in clients:
+      done[i] += 1
 
 
 @functools.partial(jax.jit, static_argnames="config")

@@ -104,6 +104,11 @@ class NamedLoss(NamedTuple):
   algorithm: tuple[Algorithm, Any] | None = None
 
   @property
+  def program(self) -> Any:
+    """Algorithm and settings; programs of losses differ in nothing else."""
+    return self.algorithm and (self.algorithm[0].name, self.algorithm[1])
+
+  @property
   def with_entropy(self) -> bool:
     """True if the loss reads the entropy of the policy."""
     return self.algorithm is not None and "entropy" in options.needs(

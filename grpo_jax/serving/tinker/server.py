@@ -23,8 +23,7 @@ from typing import Any
 
 from grpo_jax.serving import http
 from grpo_jax.serving.requests import BadRequest
-from grpo_jax.serving.tinker import service as service_lib
-from grpo_jax.serving.tinker import wire
+from grpo_jax.serving.tinker import jobs, wire
 from grpo_jax.serving.tinker.service import Body, Service
 
 _POLL_S = 25.0  # The SDK waits for 45.
@@ -152,20 +151,19 @@ class TinkerServer(http.Server):
         status=415,
       )
     body = await self._body(request)
-    pass_, problem = await asyncio.to_thread(wire.read_pass, body)
-    name = self._service.run_pass(pass_, problem, len(body))
+    name = await asyncio.to_thread(self._service.run_pass, body)
     return self._web.json_response({"request_id": name})
 
   async def _retrieve(self, request: Any) -> Any:
     body = Body(await http.json_of(await self._body(request)))
     name = body.required("request_id")
-    future = self._service.result(name)
+    future = self._service.queue.result(name)
     if self._num_requests >= self._max_requests:
       raise BadRequest("too many results are waited for.", status=429)
     self._num_requests += 1
     try:
       waits = asyncio.shield(asyncio.wrap_future(future))
-      result: service_lib.Outcome = await asyncio.wait_for(waits, _POLL_S)
+      result: jobs.Outcome = await asyncio.wait_for(waits, _POLL_S)
     except TimeoutError:  # The SDK asks again.
       return self._web.json_response({"queue_state": "active"}, status=408)
     finally:

@@ -1,24 +1,23 @@
-"""Clients of Tinker's API, their requests, and the results that they fetch.
+"""Clients of Tinker's API, and their requests.
 
-A request gets a number at once and is worked on later, in the order of arrival,
-by the thread of the device. Its result waits until the client fetches it. The
-number of a request follows from its sequence number, so one that is sent again
-is not worked on twice. Samples of the same weights are drawn together.
+A request gets a number at once and is worked on later (`jobs.py`). The number
+follows from its sequence number, so one that is sent again is not worked on
+twice. Passes of several clients with one loss are run together if their
+adapters are of one kind, and so are samples.
 
-Everything that clients can pile up is bounded: sessions, adapters, weights to
-sample from, requests that wait, and results that nobody fetches.
+Everything that clients can pile up is bounded: sessions, adapters, and weights
+to sample from.
 """
 
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
-import json
+import functools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,13 +25,11 @@ import numpy as np
 from grpo_jax.serving import endpoint, engine, requests
 from grpo_jax.serving.requests import BadRequest
 from grpo_jax.serving.tinker import device as device_lib
-from grpo_jax.serving.tinker import losses, store, wire
+from grpo_jax.serving.tinker import jobs, losses, store, wire
+from grpo_jax.serving.tinker.jobs import Outcome
 
-_JSON = "application/json"
 _MAX_SESSIONS = 1024
 _SESSION_S = 3600.0  # A session is over after so long without a sign of life.
-_MAX_WAITING, _MAX_WAITING_BYTES = 1024, 64 * 2**20
-_MAX_RESULTS, _MAX_RESULT_BYTES = 4096, 128 * 2**20
 _MAX_WEIGHTS = 64  # Weights to sample from that stay in memory.
 _MAX_STOPS = 16
 # Fields of requests on which no answer depends. Files are kept, whatever their
@@ -52,21 +49,6 @@ _ADAM = {
   "weight_decay": (0.0, 1e3),
   "grad_clip_norm": (0.0, 1e9),
 }
-
-
-class Outcome(NamedTuple):
-  """The body of an answer, and its type."""
-
-  body: bytes
-  content_type: str = _JSON
-
-
-def _outcome(**fields: Any) -> Outcome:
-  return Outcome(json.dumps(fields).encode())
-
-
-def _failure(message: str, category: str) -> Outcome:
-  return _outcome(error=message, category=category)
 
 
 @dataclasses.dataclass
@@ -101,17 +83,6 @@ class SampleRequest(NamedTuple):
   can_end: bool
   has_prompt: bool
   last: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _Job:
-  """A request that waits: a function, or samples of some weights."""
-
-  future: concurrent.futures.Future
-  size: int  # bytes
-  run: Callable[[], Outcome] | None = None
-  weights: _Weights | None = None
-  samples: SampleRequest | None = None
 
 
 class Body(requests.Fields):
@@ -151,8 +122,18 @@ class Body(requests.Fields):
         raise BadRequest(f"{name!r:.80} is not supported here.", name)
 
 
+def _refuse(problem: BadRequest) -> Outcome:
+  raise problem
+
+
 class Service:
-  """The state of a server."""
+  """The state of a server.
+
+  Attributes:
+    model, tokenizer_id: As given.
+    max_len: Most tokens of a row, and of a prompt.
+    queue: Requests, and their results.
+  """
 
   def __init__(
     self,
@@ -165,7 +146,7 @@ class Service:
     max_models: int = 16,
     max_samples: int = 128,
   ):
-    """Takes requests at once; the caller has to call `work`.
+    """Takes requests at once; the caller has to call `queue.work`.
 
     Args:
       device: Runs adapters.
@@ -180,19 +161,14 @@ class Service:
     self.max_len = device.max_len
     self._device, self._speaker, self._files = device, speaker, files
     self._max_models, self._max_samples = max_models, max_samples
-    self._changed = threading.Condition()
-    self._jobs: collections.deque[_Job] = collections.deque()
-    self._waiting_bytes = self._result_bytes = 0
-    self._results: collections.OrderedDict[
-      str, concurrent.futures.Future[Outcome]
-    ] = collections.OrderedDict()
+    self.queue = jobs.JobQueue()
+    self._changed = threading.RLock()
     self._sessions: dict[str, float] = {}
     self._models: dict[str, device_lib.Adapters | None] = {}
     self._last: dict[str, int] = {}  # Number of a model's last request.
     self._weights: collections.OrderedDict[str, _Weights] = (
       collections.OrderedDict()
     )
-    self._closed = False
 
   # Requests, in the thread of the server.
 
@@ -229,7 +205,7 @@ class Service:
       self._sessions[session] = time.monotonic()
 
   def finish(self, session: str) -> None:
-    """Ends a session, with all its models."""
+    """Ends a session, with all its models and the requests that wait."""
     with self._changed:
       self._end(session)
 
@@ -238,6 +214,7 @@ class Service:
     for of_session in (self._models, self._weights, self._last):
       for name in [x for x in of_session if x.startswith(f"{session}:")]:
         of_session.pop(name)
+    self.queue.drop(f"{session}:", "the session of the request is over.")
 
   def create_model(self, body: Body) -> str:
     """Makes fresh adapters; returns the number of the request."""
@@ -260,10 +237,10 @@ class Service:
       config = self._device.config(rank, *flags)
       draw = secrets.randbelow(requests.MAX_SEED) if seed is None else seed
       self._add(model_id, self._device.new_adapters(config, draw))
-      return _outcome(model_id=model_id, type="create_model")
+      return jobs.outcome(model_id=model_id, type="create_model")
 
     body.close()
-    return self._submit(f"{model_id}:create", run, model_id)
+    return self._submit(f"{model_id}:create", jobs.alone(model_id, run))
 
   def _add(self, model_id: str, adapters: device_lib.Adapters) -> None:
     with self._changed:
@@ -331,31 +308,49 @@ class Service:
       "lora_rank": about["rank"],
     }
 
-  def run_pass(
-    self, pass_: wire.Pass, problem: BadRequest | None, size: int
-  ) -> str:
-    """Runs rows; returns the number of the request."""
-    self.adapters(pass_.model_id)  # Later ones if they are loaded before.
-
-    def run():
+  def run_pass(self, body: bytes) -> str:
+    """Runs the rows of a message; returns the number of the request."""
+    pass_, problem = wire.read_pass(body)
+    config = self.adapters(pass_.model_id).config
+    try:
       if problem is not None:
         raise problem
-      loss = losses.named(pass_.loss, pass_.settings)
-      losses.check(pass_.loss, loss, pass_.rows, self._device.vocab_size)
-      longest = max(len(row.ids) for row in pass_.rows)
-      if longest > self.max_len:
-        raise BadRequest(
-          f"a row of data has {longest} tokens, and at most {self.max_len} fit"
-          " (--max_len).",
-          "data",
-        )
-      logps, total = self._device.run(
-        self.adapters(pass_.model_id), pass_.rows, loss, pass_.is_forward
+      loss = self._loss(pass_)
+      kind = config, pass_.is_forward, loss.number, loss.program
+      job = jobs.DeviceJob(
+        *(pass_.model_id, self._run_passes, (pass_, loss), kind, len(body))
       )
-      body = wire.of_pass(logps, {"loss:sum": total})
-      return Outcome(body, wire.CONTENT_TYPE)
+    except BadRequest as error:  # The client hears of it in its turn.
+      refuse = functools.partial(_refuse, error)
+      job = jobs.alone(pass_.model_id, refuse, len(body))
+    return self._numbered(pass_.seq_id, job)
 
-    return self._numbered(pass_.model_id, pass_.seq_id, run, size)
+  def _loss(self, pass_: wire.Pass) -> losses.NamedLoss:
+    """The loss of a pass, whose rows must fit."""
+    loss = losses.named(pass_.loss, pass_.settings)
+    losses.check(pass_.loss, loss, pass_.rows, self._device.vocab_size)
+    longest = max(len(row.ids) for row in pass_.rows)
+    if longest > self.max_len:
+      raise BadRequest(
+        f"a row of data has {longest} tokens, and at most {self.max_len} fit"
+        " (--max_len).",
+        "data",
+      )
+    return loss
+
+  def _run_passes(
+    self, passes: Sequence[tuple[wire.Pass, losses.NamedLoss]]
+  ) -> Iterator[tuple[int, Outcome]]:
+    """Runs rows of clients with adapters of one kind, and one loss."""
+    rows = [
+      device_lib.ClientRows(
+        self.adapters(pass_.model_id), pass_.rows, loss, pass_.is_forward
+      )  # Adapters of now: others may have been loaded since.
+      for pass_, loss in passes
+    ]
+    for i, logps, total in self._device.run(rows):
+      body = wire.of_pass(logps, {"loss:sum": total})
+      yield i, Outcome(body, wire.CONTENT_TYPE)
 
   def optim_step(self, body: Body) -> str:
     """Takes a step; returns the number of the request."""
@@ -371,9 +366,9 @@ class Service:
       fields.close()
       body.close()  # Parameters of another optimizer have another name.
       norm = self._device.step(self.adapters(model_id), numbers)
-      return _outcome(metrics={"gradient_norm": norm})
+      return jobs.outcome(metrics={"gradient_norm": norm})
 
-    return self._numbered(model_id, seq_id, run)
+    return self._numbered(seq_id, jobs.alone(model_id, run))
 
   def save(self, body: Body, kind: str) -> str:
     """Saves adapters, or keeps them to sample from; returns the number."""
@@ -390,7 +385,7 @@ class Service:
         sampler = f"{model_id.partition(':')[0]}:sample:{number}"
         # The arrays of later steps are others: these are kept as they are.
         self._keep(sampler, _Weights(None, adapters.without_moments()))
-        return _outcome(sampling_session_id=sampler, type=answer)
+        return jobs.outcome(sampling_session_id=sampler, type=answer)
       path = self._files.path(model_id, kind, name or f"step-{seq_id}")
       if self._files.file(path).exists() and not can_replace:
         raise BadRequest(
@@ -400,9 +395,9 @@ class Service:
         )
       saved = self._device.saved(adapters, with_moments=kind == "weights")
       self._files.write(path, *saved)
-      return _outcome(path=path, type=answer)
+      return jobs.outcome(path=path, type=answer)
 
-    return self._numbered(model_id, seq_id, run)
+    return self._numbered(seq_id, jobs.alone(model_id, run))
 
   def load(self, body: Body) -> str:
     """Loads adapters into a model, new or not; returns the number."""
@@ -429,11 +424,11 @@ class Service:
           "path",
         )
       self._add(model_id, saved)
-      return _outcome(path=path, model_id=model_id, type="load_weights")
+      return jobs.outcome(path=path, model_id=model_id, type="load_weights")
 
     if is_new:
-      return self._submit(f"{model_id}:create", run, model_id)
-    return self._numbered(model_id, body.count("seq_id"), run)
+      return self._submit(f"{model_id}:create", jobs.alone(model_id, run))
+    return self._numbered(body.count("seq_id"), jobs.alone(model_id, run))
 
   def sampler(self, body: Body) -> str:
     """Begins to sample from the base, or from saved weights; returns its id."""
@@ -487,7 +482,11 @@ class Service:
     name = f"{sampler}:{body.count('seq_id')}"
     # Numbers of Python lists, and their keys, take more than those of arrays.
     size = 64 * (len(samples.ids) + 8 * len(samples.asks))
-    self._submit(name, None, sampler, size, weights=weights, samples=samples)
+    of = weights.adapters.config if weights.adapters else weights.path
+    kind = of, samples.can_end
+    # Weights to sample from do not change: the order of samples is free.
+    job = jobs.DeviceJob(name, self._draw, (weights, samples), kind, size)
+    self._submit(name, job)
     return name, [f"{name}:{i}" for i in range(len(samples.asks))]
 
   def _samples(self, body: Body) -> SampleRequest:
@@ -564,12 +563,9 @@ class Service:
       )
     return ids
 
-  # Waiting, results, and the thread of the device.
-
-  def _numbered(
-    self, model_id: str, seq_id: int, run: Callable[[], Outcome], size: int = 0
-  ) -> str:
+  def _numbered(self, seq_id: int, job: jobs.DeviceJob) -> str:
     """Queues the request of a model with this number, unless it is there."""
+    model_id = job.owner
     name = f"{model_id}:{seq_id}"
     if not seq_id:  # As in a message without a number.
       raise BadRequest(
@@ -578,161 +574,48 @@ class Service:
         "seq_id",
       )
     with self._changed:
-      if name not in self._results and seq_id <= self._last.get(model_id, -1):
+      if name not in self.queue and seq_id <= self._last.get(model_id, -1):
         raise BadRequest(
           f"seq_id={seq_id} was used, and its result is gone; numbers of"
           " requests grow.",
           "seq_id",
         )
-      self._submit(name, run, model_id, size)
+      self._submit(name, job)
       self._last[model_id] = max(seq_id, self._last.get(model_id, -1))
     return name
 
-  def _submit(
-    self,
-    name: str,
-    run: Callable[[], Outcome] | None,
-    owner: str,
-    size: int = 0,
-    **samples: Any,
-  ) -> str:
-    """Queues a request, unless it is there already.
-
-    Raises:
-      BadRequest: Too much waits.
-    """
+  def _submit(self, name: str, job: jobs.DeviceJob) -> str:
+    """Queues a request, unless it is there; it is a sign of life too."""
+    self.queue.submit(name, job)
     with self._changed:
-      if self._closed:
-        raise BadRequest("the server ends.", status=503)
-      if name in self._results:
-        return name
-      if (
-        len(self._jobs) >= _MAX_WAITING
-        or self._waiting_bytes + size > _MAX_WAITING_BYTES
-      ):
-        raise BadRequest(
-          f"{len(self._jobs)} requests wait; ask again later.", status=429
-        )
-      session = owner.partition(":")[0]
+      session = job.owner.partition(":")[0]
       if session in self._sessions:
         self._sessions[session] = time.monotonic()
-      job = _Job(concurrent.futures.Future(), size, run, **samples)
-      self._results[name] = job.future
-      self._jobs.append(job)
-      self._waiting_bytes += size
-      self._changed.notify_all()
     return name
 
-  def result(self, name: str) -> concurrent.futures.Future[Outcome]:
-    """The future of a request.
-
-    Raises:
-      BadRequest: There is none, or its result was dropped.
-    """
-    with self._changed:
-      future = self._results.get(name)
-    if future is None:
-      raise BadRequest(
-        f"there is no request {name!r:.80}, or its result was dropped because"
-        " nobody fetched it.",
-        "request_id",
-        status=404,
+  def _draw(
+    self, requests: Sequence[tuple[_Weights, SampleRequest]]
+  ) -> Iterator[tuple[int, Outcome]]:
+    """Draws completions of weights of one kind."""
+    places: dict[int, list[int]] = {}  # Requests of the same weights.
+    for i, (weights, _) in enumerate(requests):
+      if weights.adapters is None and weights.path is not None:
+        saved = self._device.loaded(self._files, weights.path, False)
+        weights.adapters = saved.without_moments()
+      places.setdefault(id(weights.adapters), []).append(i)
+    groups = list(places.values())
+    samples = [
+      (
+        requests[group[0]][0].adapters,
+        [ask for i in group for ask in requests[i][1].asks],
       )
-    return future
-
-  def close(self) -> None:
-    """Refuses requests from now on, and fails those that wait."""
-    with self._changed:
-      self._closed = True
-      jobs, self._jobs = self._jobs, collections.deque()
-      self._changed.notify_all()
-    for job in jobs:
-      job.future.set_result(_failure("the server ends.", "server"))
-
-  def work(self, timeout_s: float) -> bool:
-    """Works on the next request; it is called by the thread of the device.
-
-    Args:
-      timeout_s: The longest wait for one, in seconds.
-
-    Returns:
-      False if none has come in time.
-    """
-    with self._changed:
-      self._changed.wait_for(lambda: self._jobs or self._closed, timeout_s)
-      if not self._jobs:
-        return False
-      jobs = [self._jobs.popleft()]
-      first = jobs[0]
-      if first.samples is not None:  # Weights do not change: others may wait.
-        alike = [
-          job
-          for job in self._jobs
-          if job.weights is first.weights
-          and job.samples
-          and job.samples.can_end == first.samples.can_end
-        ]
-        jobs += alike
-        ids = {id(job) for job in alike}
-        self._jobs = collections.deque(
-          job for job in self._jobs if id(job) not in ids
-        )
-      self._waiting_bytes -= sum(job.size for job in jobs)
-    for job, result in zip(jobs, self._answers(jobs), strict=True):
-      job.future.set_result(result)
-      self._result_bytes += len(result.body)
-    self._drop_old()
-    return True
-
-  def _answers(self, jobs: Sequence[_Job]) -> list[Outcome]:
-    """Runs jobs; whatever goes wrong is an answer too."""
-    try:
-      if jobs[0].run is not None:
-        return [jobs[0].run()]
-      return self._draw(jobs)
-    except BadRequest as problem:
-      outcome = _failure(str(problem), "user")
-    except Exception as error:
-      outcome = _failure(
-        f"{type(error).__name__}: {error}; gradients since the last step may be"
-        " lost."[:2000],
-        "server",
-      )
-    return [outcome] * len(jobs)
-
-  def _drop_old(self) -> None:
-    """Drops the oldest results, if there are too many."""
-    with self._changed:
-      for name, future in list(self._results.items()):
-        if (
-          len(self._results) <= _MAX_RESULTS
-          and self._result_bytes <= _MAX_RESULT_BYTES
-        ):
-          break
-        if future.done():
-          self._result_bytes -= len(future.result().body)
-          del self._results[name]
-
-  def _draw(self, jobs: Sequence[_Job]) -> list[Outcome]:
-    """Draws the completions of all jobs, which are of the same weights."""
-    weights, samples = jobs[0].weights, [job.samples for job in jobs]
-    assert weights is not None
-    if weights.adapters is None and weights.path is not None:
-      saved = self._device.loaded(self._files, weights.path, False)
-      weights.adapters = saved.without_moments()
-    adapters = weights.adapters
-    rows = self._device.draw(
-      None if adapters is None else adapters.config,
-      None if adapters is None else adapters.trained,
-      [ask for item in samples if item is not None for ask in item.asks],
-      samples[0] is not None and samples[0].can_end,
-    )
-    outcomes = []
-    for item in samples:
-      assert item is not None
-      own, rows = rows[: len(item.asks)], rows[len(item.asks) :]
-      outcomes.append(Outcome(self._write(item, own), wire.CONTENT_TYPE))
-    return outcomes
+      for group in groups
+    ]
+    for n, rows in self._device.draw(samples, requests[0][1].can_end):
+      for i in groups[n]:
+        request = requests[i][1]
+        own, rows = rows[: len(request.asks)], rows[len(request.asks) :]
+        yield i, Outcome(self._write(request, own), wire.CONTENT_TYPE)
 
   def _write(
     self, request: SampleRequest, rows: Sequence[engine.Generated]

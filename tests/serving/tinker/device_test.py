@@ -69,9 +69,13 @@ def device(loaded):
 
 @pytest.fixture
 def adapters(device):
+  return adapted(device, 3)
+
+
+def adapted(device, seed):
   """Adapters that change something: B is 0 in fresh ones."""
-  made = device.new_adapters(device.config(4, True, True), seed=3)
-  key = jax.random.key(1)
+  made = device.new_adapters(device.config(4, True, True), seed)
+  key = jax.random.key(seed)
   made.trained = jax.tree.map(
     lambda x: x + jax.random.normal(key, x.shape) / 8, made.trained
   )
@@ -90,6 +94,19 @@ def rows_of(sizes):
 
 
 CE = losses.named("cross_entropy", {})
+
+
+def run(device, adapters, rows):
+  """Runs rows of one client, with gradients."""
+  (found,) = device.run([device_lib.ClientRows(adapters, rows, CE, False)])
+  return found
+
+
+def distance(tree, other):
+  """The largest difference of two gradients, in norms of the first."""
+  norm = np.sqrt(sum((np.asarray(x) ** 2).sum() for x in jax.tree.leaves(tree)))
+  pairs = zip(*map(jax.tree.leaves, (tree, other)), strict=True)
+  return max(np.abs(x - y).max() for x, y in pairs) / norm
 
 
 @pytest.mark.slow
@@ -120,7 +137,7 @@ def test_passes_are_those_of_the_policy_without_padding(
   with jax.set_mesh(loaded.mesh):
     expected = jax.jit(logps)(adapters.trained)
     loss, gradient = jax.jit(jax.value_and_grad(total))(adapters.trained)
-    found, value = device.run(adapters, rows, CE, is_forward=False)
+    _, found, value = run(device, adapters, rows)
   np.testing.assert_allclose(np.concatenate(found), expected, atol=3e-6)
   np.testing.assert_allclose(value, loss, rtol=1e-5)
   jax.tree.map(
@@ -138,14 +155,56 @@ def test_two_halves_are_one(loaded, device, adapters):
   with jax.set_mesh(loaded.mesh):
     for cut in (8, 4, 3):
       adapters.gradient = None
-      device.run(adapters, rows[:cut], CE, is_forward=False)
+      run(device, adapters, rows[:cut])
       if cut < 8:
-        device.run(adapters, rows[cut:], CE, is_forward=False)
+        run(device, adapters, rows[cut:])
       found[cut] = jax.tree.map(np.asarray, adapters.gradient)
   jax.tree.map(np.testing.assert_array_equal, found[4], found[8])
-  norm = np.sqrt(sum((x**2).sum() for x in jax.tree.leaves(found[8])))
-  for x, y in zip(*map(jax.tree.leaves, (found[3], found[8])), strict=True):
-    assert np.abs(x - y).max() < 1e-6 * norm
+  assert distance(found[8], found[3]) < 1e-6
+
+
+def test_rounds_are_of_one_length_and_of_a_power_of_two():
+  lengths = [[64, 64], [64, 128], [64], [128]]
+  assert list(device_lib.rounds(lengths, 4)) == [
+    [(0, 0), (1, 0)],
+    [(0, 1), (2, 0)],
+    [(1, 1), (3, 0)],
+  ]
+  assert list(device_lib.rounds([[64]] * 5, 4)) == [
+    [(0, 0), (1, 0), (2, 0), (3, 0)],
+    [(4, 0)],
+  ]
+  assert [len(x) for x in device_lib.rounds([[64]] * 4, 3)] == [2, 2]
+  assert [len(x) for x in device_lib.rounds([[64]] * 3, 1)] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_clients_are_run_together_as_alone(loaded, device):
+  """To round-off: log-probs, losses, and gradients over two requests."""
+  clients = [adapted(device, seed) for seed in (1, 2)]
+  # The second one has a batch more, and both run one batch together.
+  rows = [rows_of([7, 3, 5]), rows_of([9, 2, 4, 8, 6, 1])]
+  alone = []
+  with jax.set_mesh(loaded.mesh):
+    for client, own in zip(clients, rows, strict=True):
+      _, logps, total = run(device, client, own)
+      run(device, client, own[:2])
+      alone.append((logps, total, client.gradient))
+      client.gradient = None
+    for first in (True, False):
+      asked = [
+        device_lib.ClientRows(client, own if first else own[:2], CE, False)
+        for client, own in zip(clients, rows, strict=True)
+      ]
+      for i, logps, total in device.run(asked):
+        if first:
+          np.testing.assert_allclose(
+            np.concatenate(logps), np.concatenate(alone[i][0]), atol=3e-6
+          )
+          np.testing.assert_allclose(total, alone[i][1], rtol=1e-6)
+  for client, (*_, expected) in zip(clients, alone, strict=True):
+    assert distance(client.gradient, expected) < 1e-6
+  assert distance(alone[0][2], alone[1][2]) > 0.1
 
 
 @pytest.mark.slow

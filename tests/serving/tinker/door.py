@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import subprocess
@@ -14,9 +15,9 @@ import jax
 import numpy as np
 
 from grpo_jax.serving.tinker import device as device_lib
+from grpo_jax.serving.tinker import jobs, store
 from grpo_jax.serving.tinker import server as server_lib
 from grpo_jax.serving.tinker import service as service_lib
-from grpo_jax.serving.tinker import store
 from tests.experiments import command
 from tests.training.phases import served
 
@@ -39,6 +40,7 @@ def device_of(loaded) -> device_lib.Device:
     max_len=MAX_LEN,
     max_new_tokens=served.MAX_NEW_TOKENS,
     max_rank=8,
+    max_together=4,
   )
 
 
@@ -66,6 +68,19 @@ class Door:
     os.environ["TINKER_TELEMETRY"] = "0"
     return tinker.ServiceClient(base_url=self.url, api_key=KEY)
 
+  @contextlib.contextmanager
+  def held(self):
+    """Holds the device; yields a function that waits for so many requests."""
+    free, queue = threading.Event(), self.service.queue
+    wait = functools.partial(_waited, free)
+    queue.submit(f"held:{id(free)}", jobs.alone("held", wait))
+    try:
+      while queue.waiting:
+        time.sleep(0.01)
+      yield functools.partial(_filled, queue)
+    finally:
+      free.set()
+
   def datum(self, text: str, **inputs):
     """A row that learns all its characters; `inputs` replace the weights."""
     from tinker import types
@@ -79,6 +94,18 @@ class Door:
     )
 
 
+def _waited(event: threading.Event) -> jobs.Outcome:
+  event.wait()
+  return jobs.outcome()
+
+
+def _filled(queue: jobs.JobQueue, count: int) -> None:
+  end = time.monotonic() + 300
+  while len(queue.waiting) < count:
+    assert time.monotonic() < end, f"{len(queue.waiting)} of {count} have come"
+    time.sleep(0.01)
+
+
 @contextlib.contextmanager
 def opened(folder, **options):
   """Starts the threads of a server and of its device."""
@@ -88,7 +115,7 @@ def opened(folder, **options):
   def work():
     with jax.set_mesh(door.loaded.mesh):
       while not over.is_set():
-        door.service.work(0.05)
+        door.service.queue.work(0.05)
 
   thread = threading.Thread(target=work)
   thread.start()
@@ -97,7 +124,7 @@ def opened(folder, **options):
   finally:
     over.set()
     thread.join()
-    door.service.close()
+    door.service.queue.close()
     door.server.close()
 
 

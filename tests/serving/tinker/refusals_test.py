@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.serving import http, requests
+from grpo_jax.serving.tinker import jobs
 from grpo_jax.serving.tinker import service as service_lib
 from tests.serving.tinker import door as door_lib
 
@@ -308,23 +309,25 @@ def test_floods_are_bounded(door, tmp_path, monkeypatch):
     body = {"sampling_session_id": sampler, "seq_id": number, "prompt": prompt}
     return idle.sample(service_lib.Body(body))
 
-  monkeypatch.setattr(service_lib, "_MAX_WAITING", 20)
+  monkeypatch.setattr(jobs, "_MAX_WAITING", 20)
   for number in range(20):
     ask(number)
   with pytest.raises(requests.BadRequest, match="20 requests wait") as caught:
     ask(20)
   assert caught.value.status == 429
-  monkeypatch.setattr(service_lib, "_MAX_WAITING", 10**6)
-  monkeypatch.setattr(service_lib, "_MAX_WAITING_BYTES", idle._waiting_bytes)
+  monkeypatch.setattr(jobs, "_MAX_WAITING", 10**6)
+  size = sum(x.size for x in idle.queue.waiting)
+  monkeypatch.setattr(jobs, "_MAX_WAITING_BYTES", size)
   with pytest.raises(requests.BadRequest, match="20 requests wait"):
     ask(20)
-  idle.close()
-  assert idle.result(f"{sampler}:0").result().body.startswith(b'{"error"')
-  monkeypatch.setattr(service_lib, "_MAX_RESULTS", 4)
-  idle._drop_old()
+  idle.queue.close()
+  queue = idle.queue
+  assert queue.result(f"{sampler}:0").result().body.startswith(b'{"error"')
+  monkeypatch.setattr(jobs, "_MAX_RESULTS", 4)
+  assert not queue.work(0.0)
   with pytest.raises(requests.BadRequest, match="nobody fetched it"):
-    idle.result(f"{sampler}:0")
-  assert idle.result(f"{sampler}:19").done()
+    queue.result(f"{sampler}:0")
+  assert queue.result(f"{sampler}:19").done()
 
 
 def test_sessions_end(door, monkeypatch):

@@ -88,6 +88,72 @@ def test_clients_do_not_disturb_each_other(door, service):
   assert other.get_info().lora_rank == 2
 
 
+def test_clients_that_wait_are_run_together(door, service, monkeypatch):
+  """Passes and samples; one that fails, fails alone."""
+  data = [door.datum(text) for text in TEXTS]
+  prompt = types.ModelInput.from_ints(door.tokenizer.encode("hel"))
+  params = types.SamplingParams(max_tokens=6, seed=7)
+  of_clients = (data, data[:1])
+  alone = []
+  for seed, own in enumerate(of_clients):
+    client = training(service, seed=seed)
+    found = losses_of(client, own, steps=1)
+    sampler = client.save_weights_and_get_sampling_client().result()
+    alone.append((found, sampler.sample(prompt, 2, params).result()))
+
+  sizes = []
+
+  def counting(call):
+    def counted(asked, *more):
+      sizes.append(len(asked))
+      return call(asked, *more)
+
+    return counted
+
+  device = door.service._device
+  monkeypatch.setattr(device, "run", counting(device.run))
+  monkeypatch.setattr(device, "draw", counting(device.draw))
+  others = door.client()
+  one, two, three = (
+    training(x, seed=seed) for seed, x in enumerate((service, others, service))
+  )
+  with door.held() as until:
+    passed = [
+      client.forward_backward(own, "cross_entropy")
+      for client, own in zip((one, two), of_clients, strict=True)
+    ]
+    step = one.optim_step(types.AdamParams(learning_rate=1e-2))
+    bad = three.forward_backward([door.datum("x" * 60)], "cross_entropy")
+    until(4)
+  with pytest.raises(tinker.RequestFailedError, match="at most 40 fit"):
+    bad.result()
+  for (found, _), now in zip(alone, passed, strict=True):
+    np.testing.assert_allclose(
+      now.result().metrics["loss:sum"], found[0], rtol=1e-6
+    )
+  assert step.result().metrics["gradient_norm"] > 0
+  two.optim_step(types.AdamParams(learning_rate=1e-2)).result()
+  assert sizes == [2]
+  samplers = [
+    x.save_weights_and_get_sampling_client().result() for x in (one, two)
+  ]
+  with door.held() as until:
+    drawn = [x.sample(prompt, 2, params) for x in samplers]
+    until(2)
+  for (_, expected), now in zip(alone, drawn, strict=True):
+    for x, y in zip(expected.sequences, now.result().sequences, strict=True):
+      assert x.tokens == y.tokens
+      np.testing.assert_allclose(x.logprobs, y.logprobs, atol=3e-6)
+  assert sizes == [2, 2]
+  # A client that ends takes along what it has asked for.
+  with door.held() as until:
+    passed = [x.forward(data, "cross_entropy") for x in (two, one)]
+    until(2)
+    others.close("success").result()
+  assert passed[1].result().metrics["loss:sum"] > 0
+  assert sizes == [2, 2, 1]
+
+
 def test_samples_have_the_log_probs_of_a_pass(door, service):
   """So the ratio of an unchanged policy is 1, to round-off."""
   client = training(service)
