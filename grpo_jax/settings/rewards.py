@@ -174,7 +174,7 @@ class RewardsConfig:
     options: Arguments of functions by name: {"cosine_length": {"max_len": 64}}.
     domains: Domains of prompts to which a reward applies, by name or number:
       {"math_accuracy": ("algebra", "geometry")}. It does not apply to other
-      domains.
+      domains, also where another reward is made of it.
     in_graph: Whether text is scored inside the compiled program, by the
       functions of `rewards/in_graph`. They compare numbers, without algebra.
     answer_after: Marker, such as "####", after which the rest of the line is

@@ -736,7 +736,7 @@ class Rewards(Group):
   domains: Free
   """Domains of prompts to which a reward applies, by name or number:
   {"math_accuracy": ("algebra", "geometry")}. It does not apply to other
-  domains."""
+  domains, also where another reward is made of it."""
   in_graph: bool
   """Whether text is scored inside the compiled program, by the functions of
   `rewards/in_graph`. They compare numbers, without algebra."""

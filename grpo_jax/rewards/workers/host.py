@@ -311,6 +311,7 @@ class HostScorer:
     options: Mapping[str, Mapping[str, Any]] | None = None,
     steps: str = "",
     context: registry.Context | None = None,
+    domains: Mapping[str, Sequence[int]] | None = None,
   ):
     """Starts the workers and waits until they have imported everything.
 
@@ -331,6 +332,9 @@ class HostScorer:
         (characters of the completion up to the end of a step, its score).
       context: Values for functions that ask for them; its deadline is
         `row_timeout_s`.
+      domains: Name -> domains of prompts, by number, for which the function is
+        called; it applies to no other row. A function that is not named is
+        called for all rows.
 
     Raises:
       ValueError: A function cannot be imported, or a number is out of range.
@@ -367,6 +371,7 @@ class HostScorer:
         "functions": paths,
         "options": {name: dict(x) for name, x in options.items()},
         "context": dataclasses.asdict(context),
+        "domains": {name: [*x] for name, x in (domains or {}).items()},
       },
       num_workers,
       row_timeout_s,

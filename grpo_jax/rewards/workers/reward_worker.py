@@ -34,6 +34,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -170,10 +171,23 @@ def _line(filename: str, number: int | None, text: str | None) -> str:
   return f" ({os.path.basename(filename)}:{number}{quoted})"
 
 
+# The domains of prompts for which a function is called, by its name.
+Domains = Mapping[str, Collection[int]]
+
+
+def _applies(name: str, rows: Sequence[Row], domains: Domains) -> bool:
+  """Returns True if a function is for the prompt of these rows."""
+  return name not in domains or rows[0][3].get("domain") in domains[name]
+
+
 def score_unit(
-  called: Mapping[str, registry.RewardFunction], rows: Sequence[Row]
+  called: Mapping[str, registry.RewardFunction],
+  rows: Sequence[Row],
+  domains: Domains = types.MappingProxyType({}),
 ) -> UnitRewards:
   """Applies every function to one row, or to the rows of one prompt.
+
+  A function is not called for prompts of other domains than its own.
 
   Returns:
     For each function one value per row, None if it does not apply or has
@@ -181,6 +195,9 @@ def score_unit(
   """
   results: dict[str, typing.Any] = {}
   for name, function in called.items():
+    if not _applies(name, rows, domains):
+      results[name] = [None] * len(rows)
+      continue
     try:
       results[name] = function(*_columns(rows), **_tokens(function, rows))
     except BaseException as error:  # Also SystemExit from a verifier.
@@ -196,6 +213,7 @@ def _score_together(
   called: Mapping[str, registry.RewardFunction],
   units: Sequence[Sequence[Row]],
   timeout_s: float,
+  domains: Domains,
 ) -> list[UnitRewards]:
   """Applies `async` functions to all units at the same time.
 
@@ -209,13 +227,15 @@ def _score_together(
   loop = asyncio.new_event_loop()
   asyncio.set_event_loop(loop)
 
-  async def apply(function, rows):
+  async def apply(name, function, rows):
+    if not _applies(name, rows, domains):
+      return [None] * len(rows)
     return await function(*_columns(rows), **_tokens(function, rows))
 
   tasks = [
-    loop.create_task(apply(function, rows))
+    loop.create_task(apply(name, function, rows))
     for rows in units
-    for function in called.values()
+    for name, function in called.items()
   ]
   longest_s = _run(loop, tasks, timeout_s)
   results = [_result(task) for task in tasks]
@@ -381,10 +401,12 @@ def main(fd: int, parent: int, argument: Mapping[str, typing.Any]) -> None:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
     argument: "functions": name of each component -> import path; "options":
-      name -> keyword arguments; "context": fields of `registry.Context`.
+      name -> keyword arguments; "context": fields of `registry.Context`;
+      "domains": see `score_unit`.
   """
   channel = start(fd, parent)
   context = registry.Context(**argument["context"])
+  domains = argument["domains"]
   functions = ready(
     channel,
     lambda: {
@@ -403,9 +425,9 @@ def main(fd: int, parent: int, argument: Mapping[str, typing.Any]) -> None:
       number, (kind, units) = channel.receive()
       called = by_kind[kind]
       if registry.KINDS[kind].is_async:
-        answer = _score_together(called, units, context.timeout_s)
+        answer = _score_together(called, units, context.timeout_s, domains)
       else:
-        answer = [score_unit(called, rows) for rows in units]
+        answer = [score_unit(called, rows, domains) for rows in units]
       signal.alarm(0)  # An alarm left behind would strike the next row.
       channel.send(frames.encode([number, answer, None]))
   except (EOFError, OSError):  # Also in a process that a verifier has forked.

@@ -399,12 +399,14 @@ class RewardSum:
         components |= reward.components(prompts, rollout)
         if reward.steps is not None:
           steps = reward.steps(prompts, rollout)
+    components = self._of_domains(components, prompts, rollout)
     for reward in self.rewards:
       if isinstance(reward, Derived):
         args = derived_lib.inputs_of(components, self.correct, prompts, rollout)
-        components[reward.name] = reward.function(args)
+        values = {reward.name: reward.function(args)}
+        components |= self._of_domains(values, prompts, rollout)
     scored = derived_lib.combine(
-      self._of_domains(components, prompts, rollout),
+      components,
       {name: self._weight(name, step) for name in components},
       failed,
       self.correct,
@@ -419,7 +421,7 @@ class RewardSum:
 
   def _of_domains(
     self, components: Components, prompts: Prompts, rollout: Rollout
-  ) -> Components:
+  ) -> dict[str, jax.Array]:  # each [B]
     """The components, NaN for prompts of domains that they do not count for."""
     return {
       name: jnp.where(self._applies(name, prompts, rollout), values, jnp.nan)
@@ -481,10 +483,7 @@ def make(
   parts: list[Any] = [] if verifier is None else [verifier]
   if REWARD_MODEL in rewards.functions:
     parts.append(RewardModel(REWARD_MODEL, "reward"))
-  of_domains = {
-    name: domains.numbers(names, subset, f"config.rewards.domains[{name!r}]")
-    for name, subset in rewards.domains.items()
-  }
+  of_domains = _domains(config, names)
   if config.judge.service.url and JUDGE in rewards.functions:
     client = service(config, of_domains.get(JUDGE))
     parts.append(RemoteJudge(JUDGE, client, rewards.step_timeout_s))
@@ -519,6 +518,16 @@ def make(
   )
 
 
+def _domains(
+  config: config_lib.RunConfig, names: tuple[str, ...]
+) -> dict[str, tuple[int, ...]]:
+  """The numbers of the domains of each reward that is for some alone."""
+  return {
+    name: domains.numbers(names, wanted, f"config.rewards.domains[{name!r}]")
+    for name, wanted in config.rewards.domains.items()
+  }
+
+
 def service(
   config: config_lib.RunConfig, of_domains: tuple[int, ...] | None = None
 ) -> judge_service.JudgeService:
@@ -546,7 +555,9 @@ def service(
 
 
 def on_host(
-  config: config_lib.RunConfig, tokenizer: tuple[str, list, dict]
+  config: config_lib.RunConfig,
+  tokenizer: tuple[str, list, dict],
+  names: tuple[str, ...] = (),
 ) -> OnHost:
   """Starts the config's functions of text in processes of their own.
 
@@ -554,11 +565,16 @@ def on_host(
     config: The config of the run.
     tokenizer: Import path and arguments of the tokenizer, for functions that
       ask for it.
+    names: Names of the domains of prompts, by number.
+
+  Raises:
+    ValueError: A reward is for a domain that does not exist.
   """
   from grpo_jax.rewards.workers import host
 
   rewards = config.rewards
   functions = of_text(config)
+  wanted = _domains(config, names)
   context = registry.Context(
     tokenizer=tokenizer,
     answer_after=rewards.answer_after,
@@ -577,6 +593,7 @@ def on_host(
     options={name: rewards.arguments(name) for name in functions},
     steps=rewards.steps,
     context=context,
+    domains={name: wanted[name] for name in functions if name in wanted},
   )
   correct = registry.load_function(functions.get(rewards.right, ACCURACY))
   if registry.kind(correct).sees_group:

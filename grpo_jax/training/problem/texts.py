@@ -80,6 +80,6 @@ def fields(config: config_lib.RunConfig) -> dict[str, Any]:
     path = str(tokens.tokenizer_path(config))
     options = {"end_tokens": list(data.end_tokens) or None}
     verifier = rewards.on_host(
-      config, ("grpo_jax.data.tokenizer:Tokenizer", [path], options)
+      config, ("grpo_jax.data.tokenizer:Tokenizer", [path], options), domains
     )
   return values | {"reward": rewards.make(config, verifier, names=domains)}

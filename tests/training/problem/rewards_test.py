@@ -1,5 +1,7 @@
 """Rewards of text: in the program and on the host, and how they add up."""
 
+import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -189,6 +191,74 @@ def test_a_reward_is_for_the_domains_that_it_names():
   np.testing.assert_allclose(scored.rewards, [1, 0, 4, 4])
   assert np.isnan(scored.components["a"]).tolist() == [False] * 2 + [True] * 2
   assert scored.correct.tolist() == [True, False, False, False]
+
+
+def test_a_reward_made_of_others_reads_none_beyond_their_domains():
+  total = functools.partial(derived.total, parts={"a": 1.0, "b": 10.0})
+  lengths = functools.partial(derived.cosine_length, max_len=2.0)
+  judge = _sum(domains={"a": (0,), "b": (1,), "made": (1,)})
+  judge = dataclasses.replace(
+    judge,
+    rewards=(
+      *judge.rewards,
+      rewards_lib.Derived("total", total, ("a", "b")),
+      rewards_lib.Derived("cosine_length", lengths),
+      rewards_lib.Derived("made", total, ("a", "b")),
+    ),
+    weights=dict.fromkeys(("a", "b", "made"), 0.0)
+    | {"total": 1.0, "cosine_length": 1.0},
+  )
+  prompts, rows = _rows()
+  rows.written, rows.traces = jnp.ones((4, 1), bool), None
+  rows.terminated, rows.tokens = jnp.ones(4, bool), jnp.zeros((4, 1), int)
+  scored = judge.score({}, prompts, rows)
+  np.testing.assert_allclose(scored.components["total"], [1, 0, 40, 40])
+  # Nobody knows if a completion of domain 1 is right.
+  np.testing.assert_allclose(
+    scored.components["cosine_length"], [0.75, -0.75, np.nan, np.nan]
+  )
+  np.testing.assert_allclose(
+    scored.components["made"], [np.nan, np.nan, 40, 40]
+  )
+  np.testing.assert_allclose(scored.rewards, [1.75, -0.75, 40, 40])
+
+
+@pytest.mark.slow
+def test_functions_of_text_are_not_asked_about_other_domains(tmp_path):
+  """Each would fail on the row of the other's domain, and nobody would know."""
+  rows = [
+    {"prompt": "1 + 1?", "kind": "sums", "extras": {"broken": True}},
+    {"prompt": "Hi?", "kind": "words"},
+  ]
+  path = tmp_path / "rows.jsonl"
+  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  config = _config(
+    data__format="",
+    data__domain_key="kind",
+    data__train_path=str(path),
+    data__eval_path=str(path),
+    rewards__functions=(
+      "tests.rewards.workers.bad_verifiers:by_completion",
+      "tests.rewards.reward_functions:asked",
+    ),
+    rewards__weights=(1.0, 1.0),
+  )
+  config.rewards.domains = {"by_completion": ("sums",), "asked": ("words",)}
+  made = problem_lib.make_problem(config_lib.resolve(config))
+  records = [made.train[number] for number in range(2)]
+  try:
+    said = made.judge.host_scores(
+      made.prompt_texts(records),
+      ["0.5", "raise"],
+      [0, 1],
+      [rewards_lib.plain_extras(record) for record in records],
+      [[], []],
+    )
+  finally:
+    made.close()
+  assert said.messages == {}
+  np.testing.assert_array_equal(said.components["by_completion"], [0.5, np.nan])
+  np.testing.assert_array_equal(said.components["asked"], [np.nan, 5.0])
 
 
 def test_a_reward_of_a_component_that_is_gone_goes_too():
