@@ -16,7 +16,8 @@ A line of a file is a completion:
 | reward, correct … | scores, for people                                       |
 
 A policy with the same tokens imitates the ids, and so exactly the sampled
-completion; a policy with other tokens imitates the text.
+completion; a policy with other tokens imitates the text, if the policy that was
+sampled has written all of it.
 """
 
 from __future__ import annotations
@@ -154,7 +155,8 @@ class DemonstrationSource:
     Raises:
       FileNotFoundError: There is no such file.
       ValueError: The file has no completion, a line is malformed, or the ids
-        are those of another tokenizer and the policy reads no text.
+        are those of another tokenizer, and the policy reads no text or an
+        environment has written some.
     """
     self._path = path = epath.Path(path)
     if not path.exists() or path.is_dir():
@@ -177,10 +179,19 @@ class DemonstrationSource:
         " policy has, whose prompts are ids; name the completions of a"
         " run with the same tokens."
       )
-    if same:
-      for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(rows, start=1):
+      if same:
         self._check_ids(number, row, is_text, tokenizer.vocab_size)
-    self._records = [self._record(row, is_text, same) for row in rows]
+      elif row.get("observed"):
+        raise ValueError(
+          f"{path}:{number}: an environment has written a part of the"
+          " completion, and its ids, which say what part, are those of other"
+          " tokens than this policy has; name completions of one turn, or of a"
+          " policy with the same tokens."
+        )
+    self._records = [
+      self._record(row, is_text, None if same else tokenizer) for row in rows
+    ]
 
   def __len__(self) -> int:
     return len(self._records)
@@ -231,7 +242,8 @@ class DemonstrationSource:
         f" {size}, one for each of 'completion_ids'."
       )
 
-  def _record(self, row: dict[str, Any], is_text: bool, same: bool) -> Record:
+  def _record(self, row: dict[str, Any], is_text: bool, other: Any) -> Record:
+    """The record of a row; `other` is the tokenizer if it did not draw it."""
     record = formats.plain_record(
       {
         name: row[name]
@@ -246,13 +258,15 @@ class DemonstrationSource:
       record["prompt"] = np.array(row["prompt_ids"], np.int32)
     if "pictures" in row:
       record["pictures"] = tuple(row["pictures"])
-    if same:
-      ids = np.array(row["completion_ids"], np.int32)
-      record["completion"] = ids
-      if row.get("observed"):
-        record["observed"] = np.array(row["observed"], bool)
-      elif row.get("terminated") is False:  # It gets no end token.
-        record["observed"] = np.zeros(ids.size, bool)
+    was_cut = row.get("terminated") is False
+    if other is None:
+      record["completion"] = np.array(row["completion_ids"], np.int32)
+    elif was_cut:
+      record["completion"] = np.array(other.encode(row["completion"]), np.int32)
+    if row.get("observed"):
+      record["observed"] = np.array(row["observed"], bool)
+    elif was_cut:  # It gets no end token.
+      record["observed"] = np.zeros(record["completion"].size, bool)
     return record
 
 

@@ -123,10 +123,6 @@ def _texts(settings: Any, other: Any, change: Callable[[str, str], str]) -> Any:
   return dataclasses.replace(settings, **fields)
 
 
-# Name of the run's own data in `demonstrations`.
-OWN = "own"
-
-
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
   """The settings of a whole run.
@@ -354,7 +350,7 @@ class RunConfig:
     for component in phase.keep.bounds:
       one_of(f"{name}.keep.least", component, rewards.names)
     for source in phase.demonstrations:
-      if source in self.sections and source != OWN:
+      if source in self.sections and source != phase_lib.OWN:
         kind = self.sections[source].kind
         if source not in self.phases[:index] or kind != "rejection":
           raise ValueError(
@@ -371,7 +367,9 @@ class RunConfig:
     endless = self.data.streaming or (
       self.data.source in ("task", "reasoning_gym", "environment")
     )
-    joins = len(phase.demonstrations) > 1 and OWN in phase.demonstrations
+    joins = (
+      len(phase.demonstrations) > 1 and phase_lib.OWN in phase.demonstrations
+    )
     if joins and endless and phase.num_records is None:
       raise ValueError(
         f"config.{name}.demonstrations={phase.demonstrations} joins files and"

@@ -32,6 +32,7 @@ WEIGHTED = (
 )
 NAMES = (EPOCHS, *WEIGHTED, ADS, SPO)
 DEMONSTRATION_ORDERS = ("shortest", "random")
+OWN = "own"  # Name of the run's own data in `demonstrations`.
 DISTINCT = ("answer", "text", "none")
 WHEN_SHORT = ("fewer", "error", "duplicate")
 OF_STEPS = ("min", "product", "sum")
@@ -765,12 +766,20 @@ class SupervisedConfig(PolicyUpdateConfig):
     """Raises ValueError if a setting is out of range."""
     super().check(name)
     ranges.check(self, f"config.{name}", num_records=ranges.ROWS)
-    reads_own = not self.demonstrations or "own" in self.demonstrations
+    reads_own = not self.demonstrations or OWN in self.demonstrations
     if self.num_records is not None and not reads_own:
       raise ValueError(
         f"config.{name}.num_records={self.num_records} is about the run's own"
         f" data, which are not among config.{name}.demonstrations="
         f"{self.demonstrations}; add 'own' to them, or set it to None."
+      )
+    others = [x for x in self.demonstrations if x != OWN]
+    if self.domains and others:
+      raise ValueError(
+        f"config.{name}.domains={self.domains} chooses among the run's own"
+        f" data, and config.{name}.demonstrations has {others[0]!r}, of which"
+        " all is imitated; leave domains empty, and set those of the phase that"
+        " keeps completions."
       )
 
 

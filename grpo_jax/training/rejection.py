@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from grpo_jax.data import demonstrations, pipeline, sources
 from grpo_jax.rewards import answers
 from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import phase as phase_lib
 from grpo_jax.training.evaluation import rows
 from grpo_jax.training.phases import executors
 from grpo_jax.training.problem import problem as problem_lib
@@ -170,7 +171,7 @@ def open_source(
   is_text = isinstance(problem.train[0]["prompt"], str)
   opened: list[sources.Source] = []
   for name in phase.demonstrations:
-    if name == config_lib.OWN:
+    if name == phase_lib.OWN:
       opened.append(own_source)
       continue
     path = _path(config, workdir, index, name)
@@ -233,6 +234,14 @@ class Stream:
     )
     self._iterator: Any = None
     phase = config.section(config.phases[index])
+    has_arrays = problem.image_shapes is not None and problem.reader is None
+    if has_arrays and {*phase.demonstrations} - {phase_lib.OWN}:
+      raise ValueError(
+        f"config.{config.phases[index]}.demonstrations={phase.demonstrations}:"
+        " the prompts of the task show images, which no file of completions"
+        " has, and the policy would imitate without seeing them; leave it"
+        f" empty, or set it to ({phase_lib.OWN!r},)."
+      )
     names = tuple(
       name for name in phase.demonstrations if name not in config.phases[:index]
     )

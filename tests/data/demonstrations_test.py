@@ -143,6 +143,23 @@ def test_other_tokens_read_the_text_or_nothing(tmp_path):
     demonstrations.DemonstrationSource(path, _task(add), is_text=False)
 
 
+def test_other_tokens_are_not_taught_what_the_policy_has_not_written(tmp_path):
+  theirs = tokenizer.Tokenizer(tokenizer.BYTES)
+  ours = tokenizer.Tokenizer(tokenizer.GSM8K_BPE)
+  record = {"prompt": "1 + 1?", "answer": "2", "extras": {}}
+  ids = theirs.encode("It is")
+  line = demonstrations.line(theirs, record, ids, terminated=False)
+  path = _write(tmp_path / "a.jsonl", line)
+  (cut,) = demonstrations.DemonstrationSource(path, ours, is_text=True)
+  row = pipeline.given_row(encoder.Encoder(ours), cut, ours.end_ids[0])
+  assert row[1].tolist() == ours.encode("It is")  # Without an end.
+  assert row[2].tolist() == [False] * len(row[1])
+  seen = [False] * (len(ids) - 1) + [True]
+  _write(path, line, demonstrations.line(theirs, record, ids, seen))
+  with pytest.raises(ValueError, match=r"a\.jsonl:2: an environment has"):
+    demonstrations.DemonstrationSource(path, ours, is_text=True)
+
+
 @pytest.mark.parametrize(
   ("text", "message"),
   [

@@ -55,6 +55,10 @@ def made():
     ({"sft__demonstrations": ("rejection", "own")}, "that comes before it"),
     ({"sft2__demonstrations": ("rejection",)}, "which are not among"),
     ({"sft2__num_records": None}, "of which nobody reads all"),
+    (
+      {"sft2__domains": ("sums",)},
+      r"domains=\('sums',\) chooses .*demonstrations has 'rejection'",
+    ),
     ({"rl2__reward_weights": (1.0,)}, "are 1 numbers for the 2 rewards"),
     ({"rejection__keep__least": ("speed=1",)}, "keep.least got 'speed'"),
     (
@@ -129,6 +133,12 @@ def test_a_phase_that_keeps_has_no_loss_and_says_so(made):
   assert keeping.phase.losses == ()
   assert {x.optimizer for x in keeping.phase.models.values()} == {None}
   assert made.config.kept_files == {2: "data-3-rejection.jsonl"}
+
+
+def test_completions_of_images_that_no_file_has_are_not_imitated(made):
+  seeing = dataclasses.replace(made.problem, image_shapes={"patches": None})
+  with pytest.raises(ValueError, match="would imitate without seeing them"):
+    rejection.Stream(made.config, seeing, "", 3)
 
 
 def test_phases_draw_and_reward_by_settings_of_their_own(made):
