@@ -119,7 +119,9 @@ def merge(
       steps.append(loaded.step)
     total = _add(total, params, share, name, runs[0])
   assert first is not None
-  policy = jax.tree.map(lambda x, like: x.astype(like.dtype), total, params)
+  policy = jax.tree.map(
+    lambda x, like: x.astype(like.dtype), total, first.params
+  )
   text = (files.parse(names[0]) / log.CONFIG).read_text("utf-8")
   if hosts.is_main():
     folder.mkdir(parents=True, exist_ok=True)

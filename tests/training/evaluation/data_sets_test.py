@@ -1,5 +1,6 @@
 """Files to evaluate on, and completions as lines of JSON."""
 
+import dataclasses
 import json
 import math
 import types
@@ -95,6 +96,19 @@ def test_mistakes_are_named(tmp_path):
     data_sets.with_lengths(_loaded(in_graph=True), max_new_tokens=9)
   with pytest.raises(ValueError, match=r"no 'domain' in .*\{'f1': \(0, 2\)\}"):
     data_sets.opened(_loaded(domains={"f1": (0, 2)}), {"a": path})
+
+
+@pytest.mark.parametrize(("most", "limits"), [(9, (3, 9)), (2, (2, 2))])
+def test_limits_of_domains_follow_the_length_of_completions(most, limits):
+  problem = dataclasses.make_dataclass(
+    "P", ("domains", "limits", "max_new_tokens", "max_prompt_len")
+  )(("words", "games"), (3, 5), 5, 4)
+  config = _loaded().config
+  config.sampling = types.SimpleNamespace(domain_limits={"words": 3})
+  loaded = dataclasses.make_dataclass("L", ("config", "problem"))
+  made = data_sets.with_lengths(loaded(config, problem), max_new_tokens=most)
+  assert made.problem.limits == limits
+  assert made.problem.max_new_tokens == most
 
 
 def _row(text, **fields):

@@ -84,6 +84,14 @@ def test_the_sum_of_policies(three, tmp_path, weights, has_base, expected):
     merging.merge([a, b], out)
 
 
+def test_the_merged_policy_has_the_dtype_of_its_settings(three, tmp_path):
+  a, *_ = three
+  write(tmp_path / "half", **{"model.param_dtype": "bfloat16"})
+  merging.merge([a, str(tmp_path / "half")], str(tmp_path / "out"))
+  found, _ = _opened(tmp_path / "out")
+  assert {str(x.dtype) for x in jax.tree.leaves(found)} == {"float32"}
+
+
 def test_equal_weights_that_nobody_gives():
   assert merging.coefficients(4, (), False) == [0.25] * 4
   assert merging.coefficients(2, (), True) == [0.5, 0.5, 0.0]
