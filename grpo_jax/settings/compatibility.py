@@ -456,6 +456,13 @@ TABLE = (
     "set config.sampling.lanes=None",
   ),
   Exclusion(
+    "lanes",
+    "environment that asks over HTTP",
+    "its requests are answered when they come, without lanes",
+    "set config.sampling.lanes=None, and config.served.num_rows to how many are"
+    " answered at a time",
+  ),
+  Exclusion(
     "correction",
     "environment",
     "an episode goes on by what its environment says, and not by a hint",

@@ -103,6 +103,22 @@ def test_it_takes_the_place_of_the_tasks_environment():
 
 
 @pytest.mark.usefixtures("no_processes")
+def test_episodes_have_the_weights_of_their_phase():
+  changes = {
+    "rewards__functions": ("accuracy", "return"),
+    "rewards__weights": (1.0, 0.5),
+    "rl__reward_weights": (0.0, 2.0),
+  }
+  mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
+  driver = executors.make_driver(
+    make_problem(**changes), mesh, make_phase(**changes)
+  )
+  weights = driver._sampled._reward.weights
+  assert float(weights["accuracy"]) == 0.0
+  assert float(weights["return"]) == 2.0
+
+
+@pytest.mark.usefixtures("no_processes")
 def test_turns_are_those_of_the_config():
   made = make_problem(
     environment__max_turns=2,

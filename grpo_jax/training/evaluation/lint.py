@@ -36,14 +36,16 @@ _NUM_GOLDS = 16  # Reference answers on which a verifier is tried.
 # Forms that make a completion of a reference answer.
 _FORMS = "{}", "<answer>{}</answer>", r"\boxed{{{}}}", "#### {}"
 _NUM_RECORDS = 2000  # Records that runs with guards check.
+_MOST_COMPARED = 100_000  # Training records beside the held-out ones.
 _NUM_SHOWN = 32  # Records whose images are in memory at once.
 _MAX_TRIES = 256  # Records that are tried for completions of a task's teacher.
 
 
 def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
-  """Warns of too few prompts, before anything is compiled.
+  """Warns of too few prompts, and of held-out ones that are trained on.
 
-  A run that refuses bad data checks everything that `grpo-lint` checks.
+  Nothing is compiled yet. A run that refuses bad data checks everything that
+  `grpo-lint` checks.
 
   Raises:
     ValueError: `config.guards` refuses such data.
@@ -58,6 +60,7 @@ def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
     findings += verifier(config, problem)
   else:
     findings = of_number(problem, target, 2 * target)
+    findings += of_held_out(config, problem, 2 * target)
   for finding in findings:
     if refuses and finding.is_error:
       raise ValueError(
@@ -94,6 +97,52 @@ def of_number(problem: Problem, target: int, num_records: int) -> list[Finding]:
   return findings
 
 
+def of_held_out(
+  config: config_lib.RunConfig, problem: Problem, num_records: int
+) -> list[Finding]:
+  """A warning about held-out prompts that are training prompts too.
+
+  Args:
+    config: Settings of the run.
+    problem: Its problem. Held-out prompts of a task are others by themselves,
+      and what an environment asks may depend on more than a prompt.
+    num_records: Training records to compare, if these are read one at a time;
+      of others 100,000 are.
+  """
+  is_made = sources.task_of(problem.train) is not None
+  if is_made or problem.host_environment is not None:
+    return []
+  if sources.starts(problem.train) is None:
+    num_records = _MOST_COMPARED
+  number = min(config.eval.num_prompts, len(problem.held_out))
+  held_out = {_prompt(problem.held_out[i]) for i in range(number)}
+  both = {
+    i: prompt
+    for i in range(min(num_records, len(problem.train)))
+    if (prompt := _prompt(problem.train[i])) in held_out
+  }
+  if not both:
+    return []
+  return [
+    Finding(
+      "held out",
+      False,
+      f"{len({*both.values()})} of {len(held_out)} held-out prompts are"
+      f" training prompts too, such as record {min(both)}: evaluations say"
+      " less about others than they seem to. Name others in"
+      " config.data.eval_path or eval_split, or leave these out of training"
+      " with --out and --config.data.quarantine.",
+      tuple(both),
+    )
+  ]
+
+
+def _prompt(record: Mapping[str, Any]) -> tuple[str, ...]:
+  """A prompt of text with its tools and images, for comparison."""
+  options = getattr(record["prompt"], "options", None)
+  return str(record["prompt"]), repr(options), repr(record.get("pictures"))
+
+
 def _identity(problem: Problem, number: int) -> tuple[Any, ...]:
   """The identity of a record: its prompt, and the verifier's arrays.
 
@@ -125,6 +174,7 @@ def records(
   if sources.task_of(problem.train) is None:
     prompts = [problem.encoder.content(record) for record in sample]
     findings += quality.of_duplicates(prompts)
+    findings += of_held_out(config, problem, number)
     findings += _of_images(problem, sample)
     if any(labels):
       findings += quality.of_conflicts(prompts, labels)

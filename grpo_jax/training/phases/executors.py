@@ -451,6 +451,9 @@ class _Episodes:
     self._rows = sharding.by_rows(mesh)
     replicated = sharding.replicated(mesh)
     assert isinstance(phase.sampler, EpisodeSampler)
+    assert isinstance(phase.reward, rewards.RewardSum)
+    # Episodes have the weights of the phase.
+    problem = dataclasses.replace(problem, reward=phase.reward)
     from grpo_jax.training.phases import host_sampler  # Starts processes.
 
     self._sampler = host_sampler.host_episodes(

@@ -256,6 +256,31 @@ def test_copies_and_contradictions_are_found_and_left_out(tmp_path):
   assert len(problem.held_out) == 39
 
 
+def test_held_out_prompts_that_are_trained_on_are_named(tmp_path, caplog):
+  config = text_config(tmp_path, RECORDS)
+  other = tmp_path / "other.jsonl"
+  config.data.eval_path = str(other)
+  shared = [{**RECORDS[4], "answer": "1"}, RECORDS[2], RECORDS[2]]
+  new = {**RECORDS[0], "prompt": "Is it another one?"}
+  other.write_text("".join(json.dumps(x) + "\n" for x in [*shared, new]))
+  config.eval.num_prompts = 256
+  settings, problem = opened(config)
+  (found,) = lint.of_held_out(settings, problem, 1)
+  assert found.records == (2, 4)
+  assert found.message.startswith("2 of 3 held-out prompts are training")
+  # Of lines that are read when it is their turn, few are compared.
+  config.data.streaming = True
+  settings, problem = opened(config)
+  assert not lint.of_held_out(settings, problem, 2)
+  (found,) = lint.of_held_out(settings, problem, 3)
+  assert found.records == (2,)
+  with caplog.at_level(logging.WARNING):
+    lint.before_training(settings, problem)
+  assert "data lint: 2 of 3 held-out prompts" in caplog.text
+  other.write_text(json.dumps(new) + "\n")
+  assert not lint.of_held_out(*opened(config), 256)
+
+
 def test_files_that_are_no_quarantine_are_refused(tmp_path):
   source = sources.TextSource(_lines(tmp_path))
   out = tmp_path / "out.json"

@@ -247,7 +247,7 @@ def test_functions_of_text_are_not_asked_about_other_domains(tmp_path):
   made = problem_lib.make_problem(config_lib.resolve(config))
   records = [made.train[number] for number in range(2)]
   try:
-    said = made.judge.host_scores(
+    said = made.reward.host_scores(
       made.prompt_texts(records),
       ["0.5", "raise"],
       [0, 1],
