@@ -514,8 +514,9 @@ class PolicyUpdateConfig(UpdateConfig):
   """Settings of phases that train the policy.
 
   Attributes:
-    ema_decay: Decay, per step, of the average of the parameters; None keeps
-      no average.
+    ema_decay: Decay, per step, of the average of the parameters, which
+      evaluations, exports and other runs read. It ends with the phase: the next
+      one goes on from the parameters themselves. None keeps no average.
     optimizer: The optimizer of this phase.
   """
 

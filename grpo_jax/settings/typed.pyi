@@ -963,8 +963,9 @@ class Update(Phase):
 
 class PolicyUpdate(Update):
   ema_decay: float | None
-  """Decay, per step, of the average of the parameters; None keeps no
-  average."""
+  """Decay, per step, of the average of the parameters, which evaluations,
+  exports and other runs read. It ends with the phase: the next one goes on
+  from the parameters themselves. None keeps no average."""
   optimizer: Optimizer
   """The optimizer of this phase."""
 
