@@ -15,9 +15,11 @@ from typing import Any
 import jax
 
 from grpo_jax.data import domains, formats, sources
+from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import evaluation, scores
 from grpo_jax.training.evaluation.evaluation import Completion
 from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import files
 
 HELD_OUT = "held_out"  # The name of the run's own prompts.
@@ -119,7 +121,8 @@ def opened(
     if not files.parse(path).exists():
       raise FileNotFoundError(f"data {name}={path}: there is no such file.")
     source = verified(
-      loaded,
+      config,
+      problem,
       sources.JsonlSource(
         path,
         records_lib.format_of(config.data),
@@ -135,29 +138,33 @@ def opened(
 
 
 def verified(
-  loaded: checkpointed.Loaded, source: sources.Source, where: str
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  source: sources.Source,
+  where: str,
 ) -> sources.Source:
-  """Adds the fields that the verifiers of the policy need to records.
+  """Adds the fields that the verifiers of a run need to records.
 
   Args:
-    loaded: The policy.
+    config: Settings of the run.
+    problem: Its problem.
     source: Records.
     where: Origin of the records, for messages.
 
   Raises:
     ValueError: The records lack a field.
   """
-  rewards = loaded.config.rewards
+  rewards = config.rewards
   has_domains = formats.has_domain(source[0])
   if rewards.domains and not has_domains:
     raise ValueError(
       f"{where}: its records have no 'domain' in 'extras', and the rewards of"
-      " the policy are those of domains"
+      " the run are those of domains"
       f" (config.rewards.domains={dict(rewards.domains)}); add one to each"
       " record."
     )
-  if has_domains and (rewards.domains or loaded.problem.limits):
-    source = domains.Numbered(source, loaded.problem.domains)
+  if has_domains and (rewards.domains or problem.limits):
+    source = domains.Numbered(source, problem.domains)
   if not rewards.in_graph:
     return source
   from grpo_jax.training.problem import in_graph  # Text as rows of bytes.

@@ -134,7 +134,8 @@ class TextSampler:
   def _source(self, records: Records) -> sources.Source:
     if not self._is_scored:
       return records
-    return data_sets.verified(self._loaded, records, "sample")
+    loaded = self._loaded
+    return data_sets.verified(loaded.config, loaded.problem, records, "sample")
 
   def draw(self, records: Records, seed: int) -> DrawnTexts:
     """Completes records; calls with equally many records share a program."""

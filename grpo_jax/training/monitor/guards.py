@@ -202,7 +202,8 @@ class Canaries:
         at the same temperature.
 
     Raises:
-      ValueError: A canary has prompts of its own, and the task has no text.
+      ValueError: A canary has prompts of its own, and the task has no text, or
+        they lack a field that verifiers read.
     """
     guards = self.guards = config.guards
     self._policy = policy
@@ -224,16 +225,24 @@ class Canaries:
             f" prompts of the task {config.data.name!r} are made, not read;"
             " leave the file out."
           )
+        # Canaries with prompts of their own are rare.
+        from grpo_jax.training.evaluation import data_sets
         from grpo_jax.training.problem import records as records_lib
 
-        records = sources.JsonlSource(
-          canary.path,
-          records_lib.format_of(config.data),
-          config.data.fields,
-          images=config.data.images,
+        records = data_sets.verified(
+          config,
+          problem,
+          sources.JsonlSource(
+            canary.path,
+            records_lib.format_of(config.data),
+            config.data.fields,
+            config.data.domain_key,
+            config.data.images,
+          ),
+          f"config.guards.canaries: {canary.text!r}",
         )
-        size = min(size, len(records))
-        self._of[canary.path] = sampler.on(records, size, size)
+        count = min(size, len(records))
+        self._of[canary.path] = sampler.on(records, count, count)
     self.past: dict[str, Tally] = {}
 
   def position(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from grpo_jax import imports
 from grpo_jax.algorithms import objective, options
 from grpo_jax.data import domains
 from grpo_jax.models import mesh as mesh_lib
+from grpo_jax.rewards import derived
 from grpo_jax.settings import compatibility
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
@@ -690,8 +691,12 @@ def _models(
   """The rewards by models that completions of a phase get."""
   names = {REWARD_MODEL, JUDGE} & {*config.rewards.functions}
   # Completions that are kept for imitation are scored by a model only if the
-  # phase sets a bound on its component.
-  reads_scores = phase.trains or names & {*phase.keep.bounds}
+  # phase sets a bound on its component, or on one that is made of it.
+  bounds = {*phase.keep.bounds}
+  for name in reversed(config.rewards.names):  # Sources come first.
+    if name in bounds and name in derived.DERIVED:
+      bounds.update(derived.sources(config.rewards.arguments(name)))
+  reads_scores = phase.trains or names & bounds
   is_scored = phase.samples and "reward" not in phase.trains and reads_scores
   return names if is_scored else set()
 

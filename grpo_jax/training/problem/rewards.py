@@ -343,11 +343,17 @@ class RewardSum:
   ) -> host.WorkerScores:
     """Scores B rows with functions of text, and with a model over HTTP.
 
+    In a phase that leaves out the model, there may be none of them.
+
     Args:
       prompts, completions, ids, extras, tokens: See `HostScorer.score`.
       again: See `OnHost.score`.
     """
-    assert self.asks_host
+    from grpo_jax.rewards.workers import host
+
+    if not self.asks_host:
+      nobody = np.zeros(len(completions), bool)
+      return host.WorkerScores({}, nobody, {}, [], {})
     scores = []
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
       futures = [
@@ -359,8 +365,6 @@ class RewardSum:
         rows = prompts, completions, ids, extras, tokens
         scores.append(self.on_host.score(*rows, again=again))
       scores += [future.result() for future in futures]
-    from grpo_jax.rewards.workers import host
-
     return host.together(scores)
 
   def score(

@@ -182,6 +182,37 @@ def test_what_verifiers_say_is_known_before_they_are_asked(
   made.close()
 
 
+def test_prompts_of_a_canary_are_verified_as_those_of_the_run(tmp_path):
+  for name, number in (("train", 9), ("few", 2), ("many", 6)):
+    line = '{"prompt": "1 + 1?", "answer": "2", "kind": "sums"}\n'
+    (tmp_path / f"{name}.jsonl").write_text(line * number)
+  few, many = (str(tmp_path / f"{name}.jsonl") for name in ("few", "many"))
+  config = jsonl.get_config("grpo")
+  config.data.train_path = str(tmp_path / "train.jsonl")
+  config.data.domain_key = "kind"
+  config.rewards.in_graph = True
+  with config.unlocked():
+    config.rewards.domains = {"math_accuracy": ("sums",)}
+  config.eval.temperature = config.sampling.temperature
+  config.guards.canary_prompts = 4
+  config.guards.canaries = (f"correct@{few}", f"correct@{many}")
+  settings = config_lib.resolve(config)
+  made = problem.make_problem(settings)
+
+  class Sampler:
+    def __init__(self, records=(), *sizes):
+      self.records, self.sizes = records, sizes
+      self.on = Sampler
+
+  canaries = guards.Canaries(settings, made, None, None, Sampler())
+  sizes = {path: sampler.sizes for path, sampler in canaries._of.items()}
+  assert sizes == {"": (4, 4), few: (2, 2), many: (4, 4)}
+  for sampler in canaries._of.values():
+    extras = sampler.records[0]["extras"]
+    assert extras.keys() == made.train[0]["extras"].keys()
+  made.close()
+
+
 @pytest.mark.slow
 def test_what_canaries_have_not_looked_at_is_not_saved(tmp_path):
   config = tiny_config.get_config("grpo")

@@ -13,7 +13,7 @@ from grpo_jax.data import tokenizer
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop
-from grpo_jax.training.phases import checkpointed, models
+from grpo_jax.training.phases import build, checkpointed, models
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem, rewards
 from grpo_jax.training.runtime import sharding
@@ -105,6 +105,21 @@ def test_each_phase_has_its_weights():
   assert weights == {"f1": 2.0}
   weights = {k: float(x) for k, x in phases["rl"].reward.weights.items()}
   assert weights == {"f1": 0.0, "reward_model": 1.0}
+
+
+@pytest.mark.parametrize("bound", ["f1", "reward_model", "rank"])
+def test_a_bound_on_what_is_made_of_a_model_asks_the_model(bound):
+  config = tiny_config.get_config("judged")
+  config.phases = ("rm", "rejection")
+  config.rejection = config_lib.phase_config("rejection", steps=1)
+  config.rejection.keep.least = (f"{bound}=0.5",)
+  config.rewards.functions = ("f1", "reward_model", "rank")
+  config.rewards.weights = (1.0, 0.0, 0.0)
+  with config.unlocked():
+    config.rewards.options = {"rank": {"source": "reward_model"}}
+  run = config_lib.resolve(config)
+  asked = build._models(run, run.section("rejection"))
+  assert asked == ({"reward_model"} if bound != "f1" else set())
 
 
 def test_options_of_the_loss_of_pairs_reach_it():

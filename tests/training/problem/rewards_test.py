@@ -271,6 +271,18 @@ def test_a_reward_of_a_component_that_is_gone_goes_too():
   assert judge.without_models().weights == {"a": 1.0}
 
 
+def test_a_phase_that_leaves_out_the_only_reader_of_text_fails_no_row():
+  known = rewards_lib.InGraph(lambda prompts, rollout: {"a": jnp.ones(2)})
+  remote = rewards_lib.RemoteJudge("judge", None, 1.0)
+  judge = rewards_lib.RewardSum(
+    (known, remote), {"a": 1.0, "judge": 1.0}, "a"
+  ).without_models()
+  rows = ["?", "?"], ["x", "y"], [0, 0], [{}, {}], [[1], [2]]
+  said = judge.host_scores(*rows)
+  assert said.components == {}
+  np.testing.assert_array_equal(said.failed, [False, False])
+
+
 def test_steps_are_placed_at_the_tokens_that_end_them():
   text = tokenizer.Tokenizer(tokenizer.GSM8K_BPE)
   pieces = text.token_bytes()
