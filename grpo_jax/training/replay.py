@@ -149,8 +149,9 @@ def opened(
       shapes = checkpointed.abstract_start(policy, settings.seed)
       state = checkpointed.restore(store, start, phases, shapes, mesh)
     nobody: Any = None  # Nothing is watched, saved or evaluated.
+    guards = dataclasses.replace(settings.guards, canary_every=0)
     yield run_lib.OpenRun(
-      config=settings,
+      config=dataclasses.replace(settings, guards=guards),
       config_hash="",
       problem=problem,
       mesh=mesh,

@@ -197,6 +197,16 @@ def test_what_is_not_the_same_is_seen(trained):
   assert replay.differences(row, shorter) == []
 
 
+def test_a_run_is_drawn_again_without_its_canaries(tmp_path):
+  config = _config()
+  config.guards.on = True
+  config.guards.min_distinct_prompts = 1
+  config.eval.temperature = config.sampling.temperature
+  with replay.opened(tmp_path, config_lib.resolve(config), 6) as opened:
+    assert opened.guards.canaries is None
+    assert opened.guards.judge(6, "sft", {}) is None
+
+
 @pytest.mark.parametrize(
   ("step", "message"),
   [(1, "come with the data"), (11, "none of the run's, 1 to 10"), (0, "none")],
