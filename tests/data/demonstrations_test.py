@@ -151,7 +151,7 @@ def test_other_tokens_are_not_taught_what_the_policy_has_not_written(tmp_path):
   line = demonstrations.line(theirs, record, ids, terminated=False)
   path = _write(tmp_path / "a.jsonl", line)
   (cut,) = demonstrations.DemonstrationSource(path, ours, is_text=True)
-  row = pipeline.given_row(encoder.Encoder(ours), cut, ours.end_ids[0])
+  row = pipeline.supervised_row(encoder.Encoder(ours), cut, ours.end_ids[0])
   assert row[1].tolist() == ours.encode("It is")  # Without an end.
   assert row[2].tolist() == [False] * len(row[1])
   seen = [False] * (len(ids) - 1) + [True]
