@@ -113,7 +113,7 @@ def test_episodes_have_the_weights_of_their_phase():
   driver = executors.make_driver(
     make_problem(**changes), mesh, make_phase(**changes)
   )
-  weights = driver._sampled._reward.weights
+  weights = driver._sampler._reward.weights
   assert float(weights["accuracy"]) == 0.0
   assert float(weights["return"]) == 2.0
 
