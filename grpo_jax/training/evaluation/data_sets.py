@@ -198,14 +198,14 @@ def with_lengths(
       " leave both out."
     )
   most = max_new_tokens or problem.max_new_tokens
-  given = config.sampling.domain_limits
+  own_limits = config.sampling.domain_limits
   problem = dataclasses.replace(
     problem,
     max_prompt_len=max_prompt_len or problem.max_prompt_len,
     max_new_tokens=most,
     # A domain without a limit of its own has all slots, however many.
     limits=domains.limits(
-      problem.domains, {k: min(x, most) for k, x in given.items()}, most
+      problem.domains, {k: min(x, most) for k, x in own_limits.items()}, most
     ),
   )
   return dataclasses.replace(loaded, problem=problem)
