@@ -275,7 +275,7 @@ def _program(config: config_lib.RunConfig, index: int) -> str:
   """Text of all that a phase's program is made of."""
   section = dataclasses.replace(config.stages[index], steps=1)
   made_of = [section, config.model, config.data, config.mesh]
-  if section.plays:
+  if section.samples:
     made_of += [config.algorithm, config.sampling, config.rewards]
     made_of += [config.environment, config.judge, config.guards]
   if "reward" in section.trains or config.reward_model.source:

@@ -3,10 +3,10 @@ r"""Requests of several clients of grpo-tinker, together and one after another.
     python -m experiments.benchmarks.clients --config=configs/quickstart.py \
         --config.model.width=576 --config.model.num_layers=30 \
         --config.model.num_heads=9 --config.model.num_kv_heads=3 \
-        --config.model.mlp_width=1536 --vocab_size=49152
+        --config.model.mlp_width=1536 --base_vocab_size=49152
 
 Each of --num_clients clients has adapters over the policy of the config, whose
-weights are random, and asks for a pass with gradients of --num_rows rows, and
+weights are random, and asks for a pass with gradients of --client_rows rows, and
 for as many samples. The program prints seconds, and seconds of all processor
 cores, of one program for all clients and of one for each: the fastest of a few
 runs, after one that compiles.
@@ -35,11 +35,13 @@ from grpo_jax.types import Policy, PyTree
 
 _CONFIG = flags_lib.define_config()
 _CLIENTS = flags.DEFINE_integer("num_clients", 4, "Clients.", 2)
-_ROWS = flags.DEFINE_integer("num_rows", 8, "Rows of a client.", 1)
-_LEN = flags.DEFINE_integer("row_tokens", 64, "Tokens of a row.", 2)
-_NEW = flags.DEFINE_integer("completion_tokens", 32, "Drawn by a sample.", 1)
-_VOCAB = flags.DEFINE_integer("vocab_size", 32768, "Tokens of the model.", 2)
-_RANK = flags.DEFINE_integer("rank", 8, "Rank of the adapters.", 1)
+_ROWS = flags.DEFINE_integer("client_rows", 8, "Rows of a client.", 1)
+_LEN = flags.DEFINE_integer("client_row_tokens", 64, "Tokens of a row.", 2)
+_NEW = flags.DEFINE_integer("client_sample_tokens", 32, "Drawn by a sample.", 1)
+_VOCAB = flags.DEFINE_integer(
+  "base_vocab_size", 32768, "Tokens of the model.", 2
+)
+_RANK = flags.DEFINE_integer("client_rank", 8, "Rank of the adapters.", 1)
 
 _REPEATS = 3
 

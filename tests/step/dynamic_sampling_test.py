@@ -492,7 +492,7 @@ class _Judge:
 class _OnHost:
   """The in-graph verifier of some parts, called as the host's are."""
 
-  judge = _Judge()
+  reward = _Judge()
 
   def __init__(self, judge):
     self.score = jax.jit(functools.partial(judge.score, {}))

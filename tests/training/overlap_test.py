@@ -42,7 +42,7 @@ def _count_tokens(batch, rollout):
 class OnHost:
   """Stands for a problem with host verifiers; keeps what they are given."""
 
-  judge = JUDGE
+  reward = JUDGE
 
   def __init__(self, events):
     self.events = events

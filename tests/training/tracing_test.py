@@ -84,7 +84,7 @@ def test_what_is_logged_is_no_part_of_the_program():
     state = checkpointed.abstract_state(
       made, checkpointed.abstract_start(policy, 0)
     )
-    step = functools.partial(step_lib.fused_step, parts=made[1].parts)
+    step = functools.partial(step_lib.fused_step, phase=made[1].phase)
     batch = next(run.make_stream(settings, of, mesh, 1))
     return str(jax.make_jaxpr(step)(state, batch.prompts))
 

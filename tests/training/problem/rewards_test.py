@@ -373,7 +373,7 @@ def test_nothing_is_sent_to_the_host_inside_the_step():
     state = checkpointed.abstract_state(
       (phase,), checkpointed.abstract_start(policy, 0)
     )
-    step = executors.jit_step(mesh, executors.step.fused_step, phase.parts)
+    step = executors.jit_step(mesh, executors.step.fused_step, phase.phase)
     lines = problem.prompt_stream(0, 4, None)
     prompts = next(lines).prompts
     text = step.lower(state, prompts).compile().as_text()
