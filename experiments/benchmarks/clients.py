@@ -6,10 +6,10 @@ r"""Requests of several clients of grpo-tinker, together and one after another.
         --config.model.mlp_width=1536 --base_vocab_size=49152
 
 Each of --num_clients clients has adapters over the policy of the config, whose
-weights are random, and asks for a pass with gradients of --client_rows rows, and
-for as many samples. The program prints seconds, and seconds of all processor
-cores, of one program for all clients and of one for each: the fastest of a few
-runs, after one that compiles.
+weights are random, and asks for a pass with gradients of --client_rows rows,
+and for as many samples. The program prints seconds, and seconds of all
+processor cores, of one program for all clients and of one for each: the fastest
+of a few runs, after one that compiles.
 """
 
 from __future__ import annotations

@@ -405,7 +405,7 @@ def _in_lanes(phase):
   play = phase.sampler.sample
   config = dataclasses.replace(play.keywords["config"], lanes=3)
   player = dataclasses.replace(
-    phase.sampler, play=functools.partial(play, config=config)
+    phase.sampler, sample=functools.partial(play, config=config)
   )
   return dataclasses.replace(phase, sampler=player)
 

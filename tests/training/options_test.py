@@ -233,7 +233,7 @@ def _with_gap(phase):
     behavior_logp = rollout.behavior_logp - gap * rollout.completion_mask
     return dataclasses.replace(rollout, behavior_logp=behavior_logp)
 
-  player = dataclasses.replace(phase.sampler, play=play)
+  player = dataclasses.replace(phase.sampler, sample=play)
   return dataclasses.replace(phase, sampler=player)
 
 

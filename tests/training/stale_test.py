@@ -41,7 +41,7 @@ class Case:
   """A phase whose rollouts are drawn ahead.
 
   Attributes:
-    parts: Makes the parts of a step, given the staleness.
+    phase: Makes the phase, given the staleness.
     prompts: Makes the prompts of a batch, given the number of the first one.
   """
 
@@ -50,11 +50,11 @@ class Case:
 
 
 def _plain(name, fields, **options):
-  def parts(staleness):
+  def make(staleness):
     made = tiny.make_phase(name, fields=fields, **RATES, **options)
     return dataclasses.replace(made, staleness=staleness)
 
-  return Case(phase)
+  return Case(make)
 
 
 def _with_turns(staleness):
