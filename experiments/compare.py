@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
   folders = [pathlib.Path(x) for x in (*_RUNS.value, *argv[1:])]
   if bool(folders) == bool(_ALGORITHMS.value):
     raise ValueError(
-      "compare: needed is either --runs=FOLDER, to read runs, or --config and"
+      "compare: needs either --runs=FOLDER, to read runs, or --config and"
       " --algorithms=NAME,NAME, to train them; received"
       f" {'both' if folders else 'neither'}."
     )

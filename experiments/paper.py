@@ -200,7 +200,7 @@ def _write_appendix(out: pathlib.Path) -> int:
 
   if bool(_CONFIG.value) == bool(_RUNS.value):
     raise ValueError(
-      f"--appendix={out}: needed is either --config=FILE:ALGORITHM or"
+      f"--appendix={out}: needs either --config=FILE:ALGORITHM or"
       " --runs=FOLDER,FOLDER."
     )
   if _CONFIG.value:

@@ -78,7 +78,7 @@ def train(
   """
   if not isinstance(config, config_dict.ConfigDict):
     raise TypeError(
-      f"train: config={config!r:.80} ({type(config).__name__}); needed are"
+      f"train: config={config!r:.80} ({type(config).__name__}); needs"
       ' settings, as grpo_jax.config("quickstart") gives them.'
     )
   if workdir is None:

@@ -206,7 +206,7 @@ class Run:
     """
     if n < 1:
       raise ValueError(
-        f"sample: n={n} completions of each prompt; needed is at least 1."
+        f"sample: n={n} completions of each prompt; needs at least 1."
       )
     if n > 1 and not temperature:
       raise ValueError(
@@ -217,7 +217,7 @@ class Run:
     is_scored = bool(items) and not isinstance(items[0], str)
     if not items or any(isinstance(x, str) == is_scored for x in items):
       raise ValueError(
-        f"sample: {len(items)} prompts; needed is at least one, and either"
+        f"sample: {len(items)} prompts; needs at least one, and either"
         " texts or records, and not both."
       )
     records = [self._record(prompt) for prompt in items]
@@ -247,7 +247,7 @@ class Run:
     record = {"answer": "", "extras": {}, **prompt}
     if "prompt" not in prompt:
       raise ValueError(
-        f"sample: the record {record!r:.80} has no prompt; needed is"
+        f"sample: the record {record!r:.80} has no prompt; needs"
         ' {"prompt": …, "answer": …}.'
       )
     size = len(problem.encoder.prompt(record))

@@ -186,7 +186,7 @@ def load(
   module_name, colon, attribute = path.partition(":")
   if not (module_name and colon and attribute):
     raise ValueError(
-      f"{what} '{path}': needed is an import path 'package.module:name'."
+      f"{what} '{path}': needs an import path 'package.module:name'."
     )
   result = (
     _unpickled(path, what)
@@ -195,7 +195,7 @@ def load(
   )
   if kind == "function" and not callable(result):
     raise ValueError(
-      f"{what} '{path}' is {result!r:.80} ({type(result).__name__}); needed is"
+      f"{what} '{path}' is {result!r:.80} ({type(result).__name__}); needs"
       f" a function{form}."
     )
   return result
@@ -219,7 +219,7 @@ def _imported(
       )
     raise ValueError(
       f"{what} '{path}': importing '{module_name}' failed with"
-      f" {type(error).__name__}: {error}{_line(error)}; needed is a module that"
+      f" {type(error).__name__}: {error}{_line(error)}; needs a module that"
       f" imports {where}.{hint}"
     ) from error
   if not hasattr(module, attribute):
@@ -319,7 +319,7 @@ def _unpickled(name: str, what: str) -> Any:
     except Exception as error:
       raise ValueError(
         f"{what} '{name}': reading {path} failed with {type(error).__name__}:"
-        f" {error}; needed are the modules and versions that it was made with."
+        f" {error}; needs the modules and versions that it was made with."
       ) from error
   return _alive[name]
 

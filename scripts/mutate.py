@@ -73,7 +73,7 @@ def planted(source: str, old: str, new: str) -> str:
   count = source.count(old)
   if count != 1 or old == new:
     raise ValueError(
-      f"mutate: {old!r} occurs {count} times and becomes {new!r}; needed is one"
+      f"mutate: {old!r} occurs {count} times and becomes {new!r}; needs one"
       " place and a change. Correct the entry of tests/mutations.txt."
     )
   return source.replace(old, new)

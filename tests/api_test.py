@@ -111,10 +111,10 @@ def test_a_part_is_held_out():
 @pytest.mark.parametrize(
   ("data", "message"),
   [
-    (["a"], r"data has 'a' \(str\); needed is a list of dictionaries"),
+    (["a"], r"data has 'a' \(str\); needs a list of dictionaries"),
     ([], r"data has \[\] \(list\)"),
     ("file.jsonl", r"data has 'file\.jsonl' \(str\)"),
-    ({"train_path": ROWS}, r"parts \['train_path'\]; needed are 'train'"),
+    ({"train_path": ROWS}, r"parts \['train_path'\]; needs 'train'"),
   ],
 )
 def test_other_data_are_refused(data, message):
@@ -153,9 +153,7 @@ def test_errors_do_not_print_a_data_set(wrong):
 
 
 def test_rows_in_the_place_of_a_path_are_told_where_they_go():
-  with pytest.raises(
-    TypeError, match=r"needed is a text\. Records .*data=ROWS"
-  ):
+  with pytest.raises(TypeError, match=r"needs a text\. Records .*data=ROWS"):
     overrides.config("jsonl").data.train_path = ROWS
 
 

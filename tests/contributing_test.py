@@ -76,7 +76,7 @@ def test_mistakes_are_told(package, capsys):
   assert "3 of 15 checks fail" in said
   with pytest.raises(ValueError, match="no algorithm 'FO'"):
     check("my_pkg.foo:FO")
-  with pytest.raises(ValueError, match="needed is one algorithm"):
+  with pytest.raises(ValueError, match="needs one algorithm"):
     check_algorithm.main(["check_algorithm"])
 
 

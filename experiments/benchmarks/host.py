@@ -63,7 +63,7 @@ def _numbers(flag: flags.FlagHolder, kind: type, least: float) -> list:
     found = []
   if not found or min(found) < least:
     raise ValueError(
-      f"benchmarks.host: --{flag.name}={','.join(flag.value)}; needed are"
+      f"benchmarks.host: --{flag.name}={','.join(flag.value)}; needs"
       f" numbers from {least:g} on, as {','.join(flag.default)}."
     )
   return found

@@ -172,9 +172,7 @@ class Work:
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if not isinstance(value, (str, type(None))) and value < 1:
-        raise ValueError(
-          f"--{field.name}={value}: needed is a number from 1 on."
-        )
+        raise ValueError(f"--{field.name}={value}: needs a number from 1 on.")
     if self.hidden % (2 * self.heads) or self.heads % self.kv_heads:
       raise ValueError(
         f"--hidden={self.hidden} --heads={self.heads}"
@@ -183,13 +181,12 @@ class Work:
       )
     if self.completion_len < 2:
       raise ValueError(
-        f"--completion_len={self.completion_len}: needed are at least 2 slots;"
+        f"--completion_len={self.completion_len}: needs at least 2 slots;"
         " the first token is not decoded but comes from the prompt."
       )
     if self.vocab < 2:
       raise ValueError(
-        f"--vocab={self.vocab}: needed are at least 2 ids, for padding and a"
-        " token."
+        f"--vocab={self.vocab}: needs at least 2 ids, for padding and a token."
       )
 
   @property

@@ -110,7 +110,7 @@ def interval(
     if scores.ndim != 2 or not scores.size or not np.isfinite(scores).all():
       raise ValueError(
         f"interval: scores of shape {scores.shape}, all finite:"
-        f" {bool(np.isfinite(scores).all())}; needed are seeds by tasks, at"
+        f" {bool(np.isfinite(scores).all())}; needs seeds by tasks, at"
         " least one of each, and finite numbers."
       )
   rng = np.random.default_rng(0)

@@ -75,7 +75,7 @@ def parse(text: str) -> Variant:
   name = ":".join(names)
   if not name or any(not key for key in settings):
     raise ValueError(
-      f"compare: {text!r} has no name, or a setting without one; needed is"
+      f"compare: {text!r} has no name, or a setting without one; needs"
       " NAME or NAME:SETTING=VALUE, as in grpo:clip_high=0.4."
     )
   return Variant(text, name, settings)

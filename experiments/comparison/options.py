@@ -25,7 +25,7 @@ def names(values: Sequence[str]) -> dict[str, str]:
     internal, equals, printed = value.rpartition("=")
     if not equals:
       raise ValueError(
-        f"--names={value}: needed are INTERNAL=PRINTED, as in dr_grpo=Dr. GRPO,"
+        f"--names={value}: needs INTERNAL=PRINTED, as in dr_grpo=Dr. GRPO,"
         " or the path of a .json file of such pairs."
       )
     found[internal] = printed
@@ -46,12 +46,12 @@ def ranges(values: Sequence[str]) -> dict[str, tuple[float, float]]:
       found[task] = float(low), float(high)
     except ValueError as error:
       raise ValueError(
-        f"--ranges={value}: needed is TASK=LOW:HIGH with two numbers, as in"
+        f"--ranges={value}: needs TASK=LOW:HIGH with two numbers, as in"
         " sort=0:1."
       ) from error
     if not task or found[task][0] == found[task][1]:
       raise ValueError(
-        f"--ranges={value}: needed is a task, and two numbers that differ."
+        f"--ranges={value}: needs a task, and two numbers that differ."
       )
   return found
 
@@ -65,6 +65,6 @@ def formats(values: Sequence[str]) -> list[str]:
   for value in values:
     if value not in style.FORMATS:
       raise ValueError(
-        f"--format={value}: needed is one of {', '.join(style.FORMATS)}."
+        f"--format={value}: needs one of {', '.join(style.FORMATS)}."
       )
   return list(values)

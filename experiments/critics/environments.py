@@ -131,7 +131,7 @@ class Environment:
     if len(answer) != 6 or "final_observation" not in answer[-1]:
       raise TypeError(
         f"environments: a step of {self.inner.name} returned {len(answer)}"
-        " values; needed are (observation, state, reward, terminated,"
+        " values; needs (observation, state, reward, terminated,"
         " truncated, info) with info['final_observation'], as gymnax 1.0"
         " returns them. Install gymnax>=1.0.1."
       )

@@ -53,13 +53,13 @@ def read(path: str = "") -> list[Call]:
       raise ValueError(f"{source}, line {number}: {error!r}") from None
     if not (isinstance(call, str) and isinstance(bad, bool)):
       raise ValueError(
-        f"{source}, line {number}: needed are a text 'call' and true or false"
+        f"{source}, line {number}: needs a text 'call' and true or false"
         f" as 'bad'; received {call!r:.40} and {bad!r:.40}."
       )
     found.append(Call(call, bad, str(kind)))
   if len({x.bad for x in found}) < 2:
     raise ValueError(
-      f"{source} has {len(found)} calls; needed are bad ones and harmless ones."
+      f"{source} has {len(found)} calls; needs bad ones and harmless ones."
     )
   return found
 

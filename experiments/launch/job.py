@@ -171,7 +171,7 @@ def _parse(
     ) from error
   if len(words) != 1 or words[0] not in actions:
     raise ValueError(
-      f"received the action {' '.join(words)!r}; needed is one of"
+      f"received the action {' '.join(words)!r}; needs one of"
       f" {', '.join(actions)}."
     )
   return words[0], arguments
@@ -218,7 +218,7 @@ def _check_name(name: str) -> None:
   fits = re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
   if not fits or len(name) > _MAX_NAME:
     raise ValueError(
-      f"--name={name}: needed are up to {_MAX_NAME} lower-case letters, digits"
+      f"--name={name}: needs up to {_MAX_NAME} lower-case letters, digits"
       " and hyphens, a letter first and no hyphen last."
     )
 
@@ -227,7 +227,7 @@ def check_shared(workdir: str) -> None:
   """Raises ValueError unless a workdir is in a bucket."""
   if not re.fullmatch(r"gs://[a-z0-9][-a-z0-9_.]*[a-z0-9](/.*)?", workdir):
     raise ValueError(
-      f"--workdir={workdir}: needed is gs://BUCKET/PATH. The workers share the"
+      f"--workdir={workdir}: needs gs://BUCKET/PATH. The workers share the"
       " checkpoints, and a VM that is taken away takes its disk with it."
     )
 
@@ -297,7 +297,7 @@ def secrets(values: flags.FlagValues) -> dict[str, str]:
     fits = re.fullmatch(r"[A-Za-z_]\w*", name)
     if not fits or not re.fullmatch(r"[\w-]{1,255}", secret):
       raise ValueError(
-        f"--env={name}: needed is NAME, or NAME=SECRET with the name of a"
+        f"--env={name}: needs NAME, or NAME=SECRET with the name of a"
         " secret of the Secret Manager (letters, digits, _ and -)."
       )
     if secret.startswith(("hf_", "sk-")) or secret == os.environ.get(name):

@@ -44,7 +44,7 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
   project, *pairs = text.split(",")
   if not project or not all(re.fullmatch(r"\w+=[\w-]+", x) for x in pairs):
     raise ValueError(
-      f"with_secrets: received {text!r}; needed is PROJECT,NAME=SECRET."
+      f"with_secrets: received {text!r}; needs PROJECT,NAME=SECRET."
     )
   return project, dict(pair.split("=") for pair in pairs)
 
@@ -87,7 +87,7 @@ def values(project: str, secrets: Mapping[str, str]) -> dict[str, str]:
 def main(argv: Sequence[str]) -> None:
   """Becomes the program; exits with 69 if a secret is not available."""
   if len(argv) < 3:
-    sys.exit("with_secrets: needed are PROJECT,NAME=SECRET and a command.")
+    sys.exit("with_secrets: needs PROJECT,NAME=SECRET and a command.")
   try:
     project, secrets = parse(argv[1])
     environment = os.environ | values(project, secrets)

@@ -211,7 +211,7 @@ def read_reference(path: pathlib.Path) -> Reference:
       known = ", ".join(archive) or "nothing"
   except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
     raise ValueError(
-      f"--reference={path} cannot be read as .npz ({error}); needed is a file"
+      f"--reference={path} cannot be read as .npz ({error}); needs a file"
       " as numpy.savez writes it, with plain arrays."
     ) from error
   missing = [name for name in _ARRAYS if name not in arrays]
@@ -235,7 +235,7 @@ def _problem(input_ids, attention_mask, logits) -> str | None:
   """Reason why the arrays are not a reference, or None if they are."""
   if input_ids.ndim != 2 or input_ids.dtype.kind not in "iu":
     return (
-      f"input_ids are {input_ids.dtype} {list(input_ids.shape)}; needed are"
+      f"input_ids are {input_ids.dtype} {list(input_ids.shape)}; needs"
       " whole numbers [B, L]."
     )
   if attention_mask.shape != input_ids.shape:

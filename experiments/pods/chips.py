@@ -189,7 +189,7 @@ def parse(name: str) -> Slice:
   match = re.fullmatch(r"([a-z0-9]+)[:-]([\dx]+)", name.lower())
   if match is None:
     raise ValueError(
-      f"topology {name!r} is no name of TPUs; needed is GENERATION:SHAPE, as"
+      f"topology {name!r} is no name of TPUs; needs GENERATION:SHAPE, as"
       " v5p:4x4x4, or the name of a product, as v5litepod-16."
     )
   generation, size = match.groups()

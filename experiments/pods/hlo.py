@@ -209,7 +209,7 @@ def parse(text: str) -> Module:
       lines.append(line)
   if not entry:
     raise ValueError(
-      f"hlo: no ENTRY computation in {len(text)} characters of text; needed is"
+      f"hlo: no ENTRY computation in {len(text)} characters of text; needs"
       " what compiled.as_text() returns."
     )
   head = text[: text.index("\n")]

@@ -34,7 +34,7 @@ def parse(axes: str | Sequence[str]) -> dict[str, int]:
     name, _, size = part.partition(":")
     if name not in _AXES or not size.isdigit() or not int(size):
       raise ValueError(
-        f"--mesh={','.join(parts)}: {part!r} is no axis; needed is NAME:SIZE,"
+        f"--mesh={','.join(parts)}: {part!r} is no axis; needs NAME:SIZE,"
         f" with a name of {', '.join(_AXES)}, as fsdp:16,tensor:4."
       )
     if name in sizes:

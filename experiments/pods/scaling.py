@@ -219,7 +219,7 @@ def layout(family: Family, num_chips: int) -> Layout:
   if shape is None or num_slices * of_slice != num_chips:
     raise ValueError(
       f"pods.scaling: {num_chips} chips of {family.chip} are no whole number of"
-      f" slices that are sold; needed are {SIZES[0]}, {SIZES[1]}, ..."
+      f" slices that are sold; needs {SIZES[0]}, {SIZES[1]}, ..."
     )
   fsdp = min(of_slice // family.tensor, family.fsdp)
   return Layout(
@@ -342,7 +342,7 @@ def estimate(
   if (known.num_slices > 1) != (wanted.num_slices > 1):
     raise ValueError(
       f"pods.scaling: {known.num_slices} and {wanted.num_slices} slices have"
-      " not the same networks; needed is a report of several for several."
+      " not the same networks; needs a report of several for several."
     )
   found = copy.deepcopy(dict(results))
   links = _ring(wanted.mesh["fsdp"]) / _ring(known.mesh["fsdp"])
@@ -616,7 +616,7 @@ def main(argv: Sequence[str]) -> int:
     name, _, count = size.rpartition("-")
     if name not in FAMILIES or not count.isdigit() or int(count) not in SIZES:
       raise ValueError(
-        f"--compile: there is no size {size!r}; needed is FAMILY-CHIPS with a"
+        f"--compile: there is no size {size!r}; needs FAMILY-CHIPS with a"
         f" family of {', '.join(FAMILIES)} and chips of"
         f" {', '.join(map(str, SIZES))}."
       )

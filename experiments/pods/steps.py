@@ -271,7 +271,7 @@ def described(
     if not phase.samples:
       raise ValueError(
         f"pods.report: config.phases={config.phases} end with a phase of the"
-        f" kind {phase.kind!r}; needed is one that draws completions, as 'rl'."
+        f" kind {phase.kind!r}; needs one that draws completions, as 'rl'."
       )
     parts = change(phases[-1].phase, mesh)
     state = checkpointed.abstract_state(

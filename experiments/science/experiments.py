@@ -41,7 +41,7 @@ def parsed(words: Sequence[str]) -> tuple[Any, str]:
   """
   if len(words) != 2 or words[0] not in ACTIONS:
     raise ValueError(
-      f"science: received {' '.join(words)!r}; needed is run NAME or report"
+      f"science: received {' '.join(words)!r}; needs run NAME or report"
       f" NAME, where NAME is one of {', '.join(NAMES)}."
     )
   return load(words[1]), words[0]

@@ -356,7 +356,7 @@ def chosen(accuracy: np.ndarray) -> np.ndarray:  # [S, F] -> [S]
   """
   if len(accuracy) < 2:
     raise ValueError(
-      f"league: {len(accuracy)} seed; needed are two, as the learning rate of"
+      f"league: {len(accuracy)} seed; needs two, as the learning rate of"
       " one is chosen by the others."
     )
   ordered = accuracy[:, _PREFERRED]

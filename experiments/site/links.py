@@ -120,7 +120,7 @@ def _resolved(page: str, target: str) -> str:
   path = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
   if path == "." or path.startswith(".."):
     raise ValueError(
-      f"{page}: the link {target!r} leads out of the repository; needed is a"
+      f"{page}: the link {target!r} leads out of the repository; needs a"
       " path, from the folder of the page, of a file in the repository."
     )
   return path

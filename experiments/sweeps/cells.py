@@ -120,7 +120,7 @@ class Source:
     for name, value in overrides.items():
       if not _is_simple(value):
         raise ValueError(
-          f"{where}: {name} got {value!r}; needed is a number, text, bool or"
+          f"{where}: {name} got {value!r}; needs a number, text, bool or"
           " a tuple of them."
         )
     if both := sorted(overrides.keys() & self.common.keys()):
@@ -281,7 +281,7 @@ def parse_root(text: str) -> pathlib.Path:
   """Raises ValueError unless --root is a folder of this machine."""
   if "://" in text:
     raise ValueError(
-      f"--root={text}: needed is a local folder, because the list of cells,"
+      f"--root={text}: needs a local folder, because the list of cells,"
       " the logs and the locks of a sweep are files."
     )
   return pathlib.Path(text)

@@ -103,8 +103,8 @@ def _from_outside(entry: Any, path: str) -> Algorithm:
 
   if not isinstance(entry, Algorithm):
     raise ValueError(
-      f"algorithm {path!r} is {entry!r:.200} ({type(entry).__name__}); needed"
-      " is an Algorithm, such as FOO = Algorithm(name='foo', config_class=…)."
+      f"algorithm {path!r} is {entry!r:.200} ({type(entry).__name__}); needs"
+      " an Algorithm, such as FOO = Algorithm(name='foo', config_class=…)."
     )
   if entry.name in ALGORITHMS and ALGORITHMS[entry.name] != entry:
     raise ValueError(
@@ -117,7 +117,7 @@ def _from_outside(entry: Any, path: str) -> Algorithm:
     and dataclasses.is_dataclass(entry.config_class)
   ):
     raise ValueError(
-      f"algorithm {path!r} has config_class={entry.config_class!r}; needed is a"
+      f"algorithm {path!r} has config_class={entry.config_class!r}; needs a"
       " frozen dataclass that derives from options.CommonConfig, or from"
       " options.ClipConfig if it clips."
     )
@@ -129,7 +129,7 @@ def _from_outside(entry: Any, path: str) -> Algorithm:
   if bare:
     raise ValueError(
       f"algorithm {path!r}: {entry.config_class.__name__} has no default for"
-      f" {', '.join(bare)}; needed is one for each setting, that of the paper."
+      f" {', '.join(bare)}; needs one for each setting, that of the paper."
     )
   return dataclasses.replace(entry, name=path)
 

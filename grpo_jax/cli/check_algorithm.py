@@ -52,7 +52,7 @@ Check = Callable[[], None]
 def main(argv: Sequence[str]) -> int:
   if len(argv) != 2:
     raise ValueError(
-      f"received the arguments {list(argv[1:])}; needed is one algorithm:"
+      f"received the arguments {list(argv[1:])}; needs one algorithm:"
       " grpo-check-algorithm my_pkg.foo:FOO"
       " [--reference=my_pkg.foo_reference:loss]."
     )

@@ -166,7 +166,7 @@ def _data() -> dict[str, str]:
   for entry in _DATA.value:
     name, _, path = entry.partition("=")
     if not name or not path:
-      raise ValueError(f"--data={entry}: needed is NAME=FILE.jsonl.")
+      raise ValueError(f"--data={entry}: needs NAME=FILE.jsonl.")
     if name in paths:
       raise ValueError(
         f"--data={entry}: {paths[name]} has the same name; choose another one."

@@ -371,7 +371,7 @@ def _set_group(
     group = config_dict.ConfigDict(value)
   except (ValueError, SyntaxError, TypeError) as error:
     raise ValueError(
-      f"{argument}: needed is a dictionary as Python writes it,"
+      f"{argument}: needs a dictionary as Python writes it,"
       f" {overrides.whole(name, _spelled)} ({overrides.text_of(error)})."
     ) from error
   where, _, last = name.rpartition(".")
@@ -489,5 +489,5 @@ def _override_problem(
     try:
       parser.parse(value)
     except ValueError:
-      return f"{flag}: received {value!r}; needed is {form}."
+      return f"{flag}: received {value!r}; needs {form}."
   return None

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     weights = [float(x) for x in _WEIGHTS.value]
   except ValueError as error:
     raise ValueError(
-      f"--weights={','.join(_WEIGHTS.value)}: needed are numbers, as 0.5,0.5."
+      f"--weights={','.join(_WEIGHTS.value)}: needs numbers, as 0.5,0.5."
     ) from error
   with terminal.waiting("merging"):
     size = merging.merge(_WORKDIRS.value, _OUT.value, weights, _BASE.value)

@@ -53,7 +53,7 @@ class PolicyFlags(NamedTuple):
     config, workdir = self.config.value, self.workdir.value
     if bool(workdir) == bool(self.checkpoint.value):
       raise ValueError(
-        "--workdir, of a run, and --checkpoint, of Hugging Face: needed is one"
+        "--workdir, of a run, and --checkpoint, of Hugging Face: needs one"
         " of them."
       )
     if workdir:

@@ -157,7 +157,7 @@ def failure(
   if required_accuracy is None or accuracy >= required_accuracy:
     return None
   if math.isnan(accuracy):
-    return f"no completion was scored; needed is {required_accuracy:.3f}"
+    return f"no completion was scored; needs {required_accuracy:.3f}"
   return f"accuracy {accuracy:.3f} < {required_accuracy:.3f}"
 
 

@@ -331,7 +331,7 @@ def checked(messages: Any) -> list[Message]:
   """
   if not isinstance(messages, list) or not messages:
     raise ValueError(
-      f"messages is {messages!r:.80}; needed is a list of at least one message."
+      f"messages is {messages!r:.80}; needs a list of at least one message."
     )
   chat = [_checked(number, message) for number, message in enumerate(messages)]
   if chat[-1]["role"] == "assistant":
@@ -346,7 +346,7 @@ def _checked(number: int, message: Any) -> Message:
   role = message.get("role") if isinstance(message, Mapping) else None
   if role not in ROLES:
     raise ValueError(
-      f"messages[{number}] is {message!r:.80}; needed is an object with a role,"
+      f"messages[{number}] is {message!r:.80}; needs an object with a role,"
       f" one of {', '.join(ROLES)}, and a content."
     )
   content = message.get("content")
@@ -356,7 +356,7 @@ def _checked(number: int, message: Any) -> Message:
     content = "".join(_part(number, part) for part in content)
   if not isinstance(content, str):
     raise ValueError(
-      f"messages[{number}].content is {content!r:.80}; needed is text."
+      f"messages[{number}].content is {content!r:.80}; needs text."
     )
   calls = message.get("tool_calls")
   if calls is not None and not (
@@ -367,7 +367,7 @@ def _checked(number: int, message: Any) -> Message:
     )
   ):
     raise ValueError(
-      f"messages[{number}].tool_calls is {calls!r:.80}; needed is a list of"
+      f"messages[{number}].tool_calls is {calls!r:.80}; needs a list of"
       " calls of functions."
     )
   fields = {name: x for name, x in message.items() if x is not None}
@@ -379,7 +379,7 @@ def _part(number: int, part: Any) -> str:
     case {"type": "text", "text": str(text)}:
       return text
   raise ValueError(
-    f"messages[{number}].content has a part {part!r:.80}; needed are parts of"
+    f"messages[{number}].content has a part {part!r:.80}; needs parts of"
     " the type 'text': the policy reads nothing else."
   )
 

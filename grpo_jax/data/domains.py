@@ -99,7 +99,7 @@ def limits(
   for name, limit in by_name.items():
     if type(limit) is not int or not 1 <= limit <= most:
       raise ValueError(
-        f"{setting}: {name!r} got {limit!r}; needed is a whole number of"
+        f"{setting}: {name!r} got {limit!r}; needs a whole number of"
         f" tokens, from 1 to {most}, which is config.sampling.max_new_tokens or"
         " what the task needs."
       )

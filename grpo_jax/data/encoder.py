@@ -412,6 +412,6 @@ class Encoder:
       raise ValueError(
         f"config.data: the record {record!r:.80} has {np.size(value)} flags"
         f" 'observed' for a completion of {np.size(record['completion'])};"
-        " needed is one for each of its ids."
+        " needs one for each of its ids."
       )
     return np.asarray(value, bool)

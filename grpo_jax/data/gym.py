@@ -168,7 +168,7 @@ def _checked(place: int, entry: Mapping[str, Any]) -> _Dataset:
   weight = entry.get("weight", 1.0)
   if not isinstance(weight, (int, float)) or not 0 < weight < 1e9:
     raise ValueError(
-      f"{where} has the weight {weight!r}; needed is a positive"
+      f"{where} has the weight {weight!r}; needs a positive"
       " number. To leave a dataset out, take its entry away."
     )
   if "level" in entry and "levels" in entry:
@@ -197,7 +197,7 @@ def _levels(where: str, pairs: Any) -> tuple[tuple[int, int | None], ...]:
     or not all(x is None or (type(x) is int and x >= 0) for x in numbers)
   ):
     raise ValueError(
-      f"{where} has the levels {levels}; needed are pairs (prompts"
+      f"{where} has the levels {levels}; needs pairs (prompts"
       " read before, level) with ascending first numbers from 0 on, as ((0, 0),"
       " (4000, 1))."
     )

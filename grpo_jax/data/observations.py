@@ -34,7 +34,7 @@ def ids_of(text: Any, content: Observation, max_len: int) -> list[int]:
   markup, texts = content[::2], content[1::2]
   if not texts or len(markup) != len(texts) + 1:
     raise ValueError(
-      f"observation_ids: received {len(content)} parts; needed is a text, or an"
+      f"observation_ids: received {len(content)} parts; needs a text, or an"
       " odd number of parts from 3 on: markup and text by turns, and markup at"
       " both ends."
     )

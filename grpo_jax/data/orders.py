@@ -79,7 +79,7 @@ class PartedOrder:
     ends = (*starts[1:], size)
     if starts[0] != 0 or any(a >= b for a, b in zip(starts, ends, strict=True)):
       raise ValueError(
-        f"PartedOrder: starts is {starts} for {size} records; needed are 0 and"
+        f"PartedOrder: starts is {starts} for {size} records; needs 0 and"
         " then ascending numbers below the size."
       )
     self.size = size

@@ -551,7 +551,7 @@ def checked_rows(
   ):
     raise ValueError(
       f"rows={result.tolist()} of batch_size={batch_size};"
-      " needed is at least one row, in ascending order, below the size."
+      " needs at least one row, in ascending order, below the size."
     )
   return result
 

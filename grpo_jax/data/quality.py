@@ -180,7 +180,7 @@ def of_count(
     Finding(
       "few prompts",
       True,
-      f"{num_distinct} different prompts among {where}{num_prompts}; needed are"
+      f"{num_distinct} different prompts among {where}{num_prompts}; needs"
       f" {least}, which is 8 times the prompts of a step: few prompts decide"
       " what a policy becomes. Add prompts, or make config.rl.num_prompts"
       " smaller.",
@@ -317,7 +317,7 @@ class Without:
       names = {entry["key"] for entry in json.loads(path.read_text("utf-8"))}
     except (ValueError, TypeError, KeyError) as error:
       raise ValueError(
-        f"config.data.quarantine={path}: needed is a JSON list of objects with"
+        f"config.data.quarantine={path}: needs a JSON list of objects with"
         " a 'key', as `grpo-lint` writes it."
       ) from error
     self._source = source

@@ -314,7 +314,7 @@ def check(
     if joined != text:
       raise ValueError(
         f"Tokenizer.token_bytes: {name} writes {text!r:.80} for tokens whose"
-        f" bytes are {joined!r:.80}; needed is a tokenizer whose texts are the"
+        f" bytes are {joined!r:.80}; needs a tokenizer whose texts are the"
         " bytes of its tokens one after another. Score on the host, by"
         " config.rewards.functions."
       )
@@ -481,7 +481,7 @@ class Tokenizer:
       if not isinstance(id_, int) or not 0 <= id_ < self.vocab_size:
         raise ValueError(
           f"{self._path} names {id_!r} as an end token, which the model can"
-          f" never sample; needed is an id below {self.vocab_size}. Correct"
+          f" never sample; needs an id below {self.vocab_size}. Correct"
           " eos_token_id in its generation_config.json, or pass end_tokens."
         )
     return tuple(sorted(ids, key=preference, reverse=True))
@@ -828,7 +828,7 @@ class Tokenizer:
     if not ids or last.get("role") != "assistant":
       raise ValueError(
         f"Tokenizer.extend: received {len(ids)} ids and messages that end with"
-        f" the role {last.get('role')!r}; needed are the ids so far and"
+        f" the role {last.get('role')!r}; needs the ids so far and"
         " messages that end with the assistant's reply."
       )
     before = self.chat_text(messages, False, **options)

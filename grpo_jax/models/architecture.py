@@ -191,7 +191,7 @@ class TowerConfig:
       layers = getattr(self, name)
       if list(layers) != sorted({*layers} & {*range(self.num_layers)}):
         raise ValueError(
-          f"tower: {name} is {layers}; needed are layers from 0 to"
+          f"tower: {name} is {layers}; needs layers from 0 to"
           f" {self.num_layers - 1}, each once and in their order."
         )
     if self.kind != "siglip" and self.head_width % 4:
@@ -708,7 +708,7 @@ class Architecture:
       or sum(self.rope_sections) != half
     ):
       raise ValueError(
-        f"model: rope_sections is {self.rope_sections}; needed are three"
+        f"model: rope_sections is {self.rope_sections}; needs three"
         f" numbers of pairs of channels that add up to the {half} of a head, or"
         " none."
       )

@@ -282,7 +282,7 @@ def token_outputs(
       chex.assert_equal_shape_prefix([h, ids], 2)
   if not 0 <= reference_beta <= 1:
     raise ValueError(
-      f"token_outputs: reference_beta is {reference_beta}; needed is a number"
+      f"token_outputs: reference_beta is {reference_beta}; needs a number"
       " from 0 (forward KL) to 1 (reverse KL)."
     )
   head = _scaled(head, temperature)

@@ -66,7 +66,7 @@ _COLUMNS = (
   *("public_test_cases", "private_test_cases"),
 )
 _NEEDED = (
-  "needed is a list of {'input': text, 'output': text} or {'call': expression,"
+  "needs a list of {'input': text, 'output': text} or {'call': expression,"
   " 'output': its repr}, or another form that docs/sandbox.md has"
 )
 _OF_FUNCTIONS = ("functional", "function_call", "call_based")
@@ -136,7 +136,7 @@ def of_row(extra: Mapping[str, Any]) -> list[Test]:
   fields = fields or [name for name in _COLUMNS if extra.get(name)]
   if not fields:
     raise KeyError(
-      f"code: extras have {sorted(extra)}, and no tests; needed is"
+      f"code: extras have {sorted(extra)}, and no tests; needs"
       f" extras['tests'], or one of {', '.join(FIELDS[1:] + _COLUMNS)}"
     )
   tests = []
@@ -437,7 +437,7 @@ def code(
   del prompts, ids
   if language != "python":
     raise ValueError(
-      f"code: language={language!r}; needed is 'python', the only one."
+      f"code: language={language!r}; needs 'python', the only one."
     )
   box = box_lib.require(sandbox)
   limits = box_lib.BoxLimits(cpu_s=cpu_s, wall_s=wall_s, memory=memory)

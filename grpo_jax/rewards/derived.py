@@ -296,8 +296,8 @@ def flipped(
   """
   if not 0 <= probability <= 1:
     raise ValueError(
-      f"config.rewards.options: 'flipped' has probability={probability}; needed"
-      " is a share in [0, 1]."
+      f"config.rewards.options: 'flipped' has probability={probability}; needs"
+      " a share in [0, 1]."
     )
   values = _component(of, "flipped", source)
   prompt = hashes.identity(of.prompts.tokens, of.prompts.mask)[
@@ -319,7 +319,7 @@ def _component(of: RewardInputs, name: str, source: str) -> jax.Array:  # [B]
   """
   if source not in of.components:
     raise ValueError(
-      f"config.rewards.options: {name!r} is made of {source!r}; needed is one"
+      f"config.rewards.options: {name!r} is made of {source!r}; needs one"
       f" of {sorted(of.components)}. What is made of another reward comes after"
       " it in config.rewards.functions."
     )
@@ -390,7 +390,7 @@ def combine(
   if not components or set(components) != set(weights):
     raise KeyError(
       f"combine: received components {sorted(components)} and weights"
-      f" {sorted(weights)}; needed are the same names, at least one; without"
+      f" {sorted(weights)}; needs the same names, at least one; without"
       f" weight: {sorted(set(components) - set(weights))}, without component:"
       f" {sorted(set(weights) - set(components))}."
     )
@@ -398,8 +398,7 @@ def combine(
   correct = names[0] if correct is None else correct
   if correct not in components:
     raise KeyError(
-      f"combine: correct='{correct}' is not a component; needed is one of"
-      f" {names}."
+      f"combine: correct='{correct}' is not a component; needs one of {names}."
     )
   values = {
     name: jnp.asarray(components[name], jnp.float32) for name in names

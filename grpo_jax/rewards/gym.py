@@ -74,7 +74,7 @@ def _score(prompt: str, completion: str, extra: dict) -> float:
   if problem.entry["question"] != prompt:
     raise ValueError(
       f"the dataset {extra['dataset']!r} made {problem.entry['question']!r:.80}"
-      f" for the prompt {prompt!r:.80}; needed is the same version of"
+      f" for the prompt {prompt!r:.80}; needs the same version of"
       " reasoning-gym everywhere, and a dataset that makes the same problem in"
       " every process (docs/reasoning_gym.md)."
     )

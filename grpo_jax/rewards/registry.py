@@ -388,7 +388,7 @@ def load(
   full = builtin.get(path, path)
   if not all(full.partition(":")):
     raise ValueError(
-      f"{what} '{path}': needed is an import path"
+      f"{what} '{path}': needs an import path"
       f" 'package.module:function'{more}." + nearest(path, builtin)
     )
   return imports.load(

@@ -40,7 +40,7 @@ def check_rubric(rubric: str, where: str) -> None:
   if count != 1:
     raise ValueError(
       f"{where}.rubric={rubric!r:.200} has {count} places '{{completion}}';"
-      " needed is one, where the judge reads what was written, and as a rule"
+      " needs one, where the judge reads what was written, and as a rule"
       " '{prompt}' before it."
     )
 
@@ -129,7 +129,7 @@ def check_verdicts(
   bad = [w for w in verdicts if w != w.strip() or not w or not w.isascii()]
   if bad or not words or len(set(words)) < len(words):
     raise ValueError(
-      f"{where}.verdicts={dict(verdicts)}: needed are words in ASCII without"
+      f"{where}.verdicts={dict(verdicts)}: needs words in ASCII without"
       " white space around them that differ in more than their case, such as"
       " {'yes': 1.0, 'no': 0.0}."
     )
@@ -137,12 +137,12 @@ def check_verdicts(
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not abs(value) <= ranges.MAX_REWARD:
       raise ValueError(
-        f"{where}.verdicts: {word!r} is worth {value!r}; needed is a number up"
+        f"{where}.verdicts: {word!r} is worth {value!r}; needs a number up"
         " to 1e15 in size."
       )
   if not marker.isascii() or marker != marker.strip():
     raise ValueError(
-      f"{where}.marker={marker!r}: needed is text in ASCII without white space"
+      f"{where}.marker={marker!r}: needs text in ASCII without white space"
       " around it, such as 'Verdict:', or none."
     )
 

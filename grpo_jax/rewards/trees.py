@@ -213,7 +213,7 @@ def parse(text: str, language: str) -> Tree | None:
   """
   if language not in LANGUAGES:
     raise ValueError(
-      f"config.rewards.options: language={language!r}; needed is one of"
+      f"config.rewards.options: language={language!r}; needs one of"
       f" {LANGUAGES}."
     )
   root = _python(text) if language == "python" else _expression(text)

@@ -288,7 +288,7 @@ def _gold_box(gold: Any, field: str) -> Box:
   boxes = boxes_in(gold) if isinstance(gold, str) else [box_of(gold)]
   if len(boxes) != 1 or boxes[0] is None:
     raise ValueError(
-      f"the gold box {field}={gold!r:.80} is none; needed are four numbers"
+      f"the gold box {field}={gold!r:.80} is none; needs four numbers"
       " [x1, y1, x2, y2]."
     )
   return boxes[0]
@@ -298,7 +298,7 @@ def _gold_objects(gold: Any, field: str) -> list[Detection]:
   boxes = detections_in(gold) if isinstance(gold, str) else detections_of(gold)
   if not boxes or any(iou(x.box, x.box) < 1 for x in boxes):
     raise ValueError(
-      f"the gold objects {field}={gold!r:.80} are none; needed is a list of"
+      f"the gold objects {field}={gold!r:.80} are none; needs a list of"
       " {'bbox_2d': [x1, y1, x2, y2], 'label': …}, each with an area."
     )
   return boxes
@@ -395,7 +395,7 @@ def detection_score(
   weights = (position, label, completeness)
   if min(weights) < 0 or not sum(weights) > 0:
     raise ValueError(
-      f"detection_score: the weights are {weights}; needed are numbers from 0"
+      f"detection_score: the weights are {weights}; needs numbers from 0"
       " on, and one above."
     )
 

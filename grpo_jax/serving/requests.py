@@ -146,9 +146,7 @@ def parse(body: Any, is_chat: bool) -> Request:
     BadRequest: The body is not a request, or asks for something unsupported.
   """
   if not isinstance(body, Mapping):
-    raise BadRequest(
-      "the body is not a JSON object; needed is one with a prompt."
-    )
+    raise BadRequest("the body is not a JSON object; needs one with a prompt.")
   # A field that is null counts as missing.
   fields = {name: x for name, x in body.items() if x is not None}
   reader = Fields(fields)

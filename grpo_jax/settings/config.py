@@ -278,7 +278,7 @@ class RunConfig:
       raise ValueError(
         f"config.interceptor.judge={SERVICE!r} is config.judge, with"
         f" service.url={self.judge.service.url!r}, and"
-        f" config.rewards.functions={self.rewards.functions}: needed are an"
+        f" config.rewards.functions={self.rewards.functions}: needs an"
         f" address and no reward {JUDGE!r}, because one rubric cannot ask"
         " both whether a call is bad and how good a completion is."
       )
@@ -355,7 +355,7 @@ class RunConfig:
         if source not in self.phases[:index] or kind != "rejection":
           raise ValueError(
             f"config.{name}.demonstrations names the phase {source!r}, of the"
-            f" kind {kind!r}; needed is one of the kind 'rejection' that comes"
+            f" kind {kind!r}; needs one of the kind 'rejection' that comes"
             f" before it in config.phases={self.phases}."
           )
         if not self.sections[source].steps:

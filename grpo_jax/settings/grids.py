@@ -62,7 +62,7 @@ def zipped(axes: Mapping[str, Sequence[Any]]) -> Cells:
   if len({*counts.values()}) != 1 or not all(counts.values()):
     text = ", ".join(f"{name} has {count}" for name, count in counts.items())
     raise ValueError(
-      f"zipped: needed are as many values for each name; {text or 'no name'}."
+      f"zipped: needs as many values for each name; {text or 'no name'}."
     )
   rows = zip(*axes.values(), strict=True)
   return [dict(zip(axes, row, strict=True)) for row in rows]
@@ -79,7 +79,7 @@ def seeds(count: int, first: int = 0) -> Cells:
     ValueError: The count is below 1.
   """
   if count < 1:
-    raise ValueError(f"seeds: received {count}; needed is at least 1.")
+    raise ValueError(f"seeds: received {count}; needs at least 1.")
   return [{"seed": first + number} for number in range(count)]
 
 
@@ -88,7 +88,7 @@ def _cells(grid: Grid) -> Cells:
     for name, values in grid.items():
       if isinstance(values, str) or not isinstance(values, Sequence):
         raise ValueError(
-          f"product: {name} got {values!r}; needed are several values, as"
+          f"product: {name} got {values!r}; needs several values, as"
           f" ({values!r},)."
         )
     cells = [

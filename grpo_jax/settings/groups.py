@@ -254,14 +254,14 @@ def _part(
 ) -> tuple[str, MixturePart]:
   if not hasattr(entry, "items"):
     raise TypeError(
-      f"{where} is {entry!r:.60}; needed is a group, as {{'name': 'add'}}."
+      f"{where} is {entry!r:.60}; needs a group, as {{'name': 'add'}}."
     )
   settings = dict(entry.items())
   domain = settings.pop("domain", None)
   weight = settings.pop("weight", 1.0)
   if type(weight) not in (int, float) or not 0 <= weight < 1e9:
     raise ValueError(
-      f"{where} has the weight {weight!r}; needed is a number from 0 on."
+      f"{where} has the weight {weight!r}; needs a number from 0 on."
     )
   if unknown := settings.keys() - {*OWN}:
     raise ValueError(
@@ -290,7 +290,7 @@ def _part(
   )
   name = domain if domain is not None else _name(part_data)
   if not isinstance(name, str) or not name:
-    raise ValueError(f"{where} has the domain {name!r:.60}; needed is a text.")
+    raise ValueError(f"{where} has the domain {name!r:.60}; needs a text.")
   return name, MixturePart(part_data, float(weight))
 
 
@@ -778,7 +778,7 @@ class LogConfig:
     names = list(self.trackers)
     if not {*names} <= {*TRACKERS} or len(names) > len({*names}):
       raise ValueError(
-        f"config.log.trackers={self.trackers!r}; needed are some of"
+        f"config.log.trackers={self.trackers!r}; needs some of"
         f" {', '.join(map(repr, TRACKERS))}."
       )
     ranges.check(

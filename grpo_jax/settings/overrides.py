@@ -169,7 +169,7 @@ def load(path: str, *arguments: Any) -> config_dict.ConfigDict:
     raise ValueError(f"{path}: {text_of(error)} ({kind})") from error
   if not isinstance(config, config_dict.ConfigDict):
     raise ValueError(
-      f"{path}: get_config() returned {config!r}; needed is a ConfigDict, as"
+      f"{path}: get_config() returned {config!r}; needs a ConfigDict, as"
       " configs/quickstart.py makes it."
     )
   return config
@@ -279,7 +279,7 @@ def apply(config: config_dict.ConfigDict, settings: Mapping[str, Any]) -> None:
     parent = at(config, ".".join(groups))
     if example := free_example(name):
       if not isinstance(value, Mapping):
-        raise TypeError(f"{prefix}needed is a dictionary, as {example}.")
+        raise TypeError(f"{prefix}needs a dictionary, as {example}.")
       with parent.unlocked():
         parent[last] = config_dict.ConfigDict(dict(value))
       continue
@@ -299,7 +299,7 @@ def misfit(name: str, value: Any, kind: type) -> TypeError:
   if name.rpartition(".")[2] in ("train_path", "eval_path") and is_rows:
     hint = " Records in memory are given as config(FILE, data=ROWS)."
   form = _NEEDED.get(kind, "a group of settings, which are set one by one")
-  return TypeError(f"config: {name}={_short(value)}: needed is {form}.{hint}")
+  return TypeError(f"config: {name}={_short(value)}: needs {form}.{hint}")
 
 
 def with_rows(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,7 +320,7 @@ def with_rows(values: Mapping[str, Any]) -> dict[str, Any]:
   parts = data if isinstance(data, Mapping) else {"train": data}
   if "train" not in parts or parts.keys() - {"train", "test"}:
     raise TypeError(
-      f"config: data has the parts {sorted(parts)!r:.80}; needed are 'train'"
+      f"config: data has the parts {sorted(parts)!r:.80}; needs 'train'"
       " and perhaps 'test'. Settings of data are set one by one, as"
       " **{'data.train_path': …}."
     )
@@ -340,7 +340,7 @@ def _rows(data: Any, fields: Any) -> list[dict[str, Any]]:
   if not rows or bad:
     sample = bad[0] if bad else data
     raise TypeError(
-      f"config: data has {sample!r:.80} ({type(sample).__name__}); needed is a"
+      f"config: data has {sample!r:.80} ({type(sample).__name__}); needs a"
       " list of dictionaries, at least one, or a data set of the package"
       " `datasets`. Its columns are named in config.data.format or"
       " config.data.fields."

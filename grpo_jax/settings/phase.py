@@ -323,7 +323,7 @@ class KeepConfig:
         minimums[name] = float(value)
       except ValueError as error:
         raise ValueError(
-          f"least={entry!r}: needed is NAME=NUMBER, as 'language=0.9'."
+          f"least={entry!r}: needs NAME=NUMBER, as 'language=0.9'."
         ) from error
     return minimums
 
@@ -337,9 +337,7 @@ class KeepConfig:
     except ValueError as error:
       raise ValueError(f"{where}.{error}") from error
     if not all(map(math.isfinite, bounds.values())):
-      raise ValueError(
-        f"{where}.least={self.least}: needed are finite numbers."
-      )
+      raise ValueError(f"{where}.least={self.least}: needs finite numbers.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -568,7 +566,7 @@ class ReferenceConfig(PhaseConfig):
       or sum(weights) == 0
     ):
       raise ValueError(
-        f"config.{name}.reference_mixture={weights}: needed is a finite number"
+        f"config.{name}.reference_mixture={weights}: needs a finite number"
         f" ≥ 0 for each of the {len(teachers)} models of"
         f" config.{name}.reference_workdirs, one of them above 0; or () for the"
         " teacher of each prompt's domain."

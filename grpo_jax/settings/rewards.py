@@ -271,7 +271,7 @@ class RewardsConfig:
       )
       if not is_valid or not domains:
         raise ValueError(
-          f"config.rewards.domains: {name!r} got {domains!r}; needed are"
+          f"config.rewards.domains: {name!r} got {domains!r}; needs"
           " names or numbers of domains, such as ('algebra', 'geometry')."
         )
     ranges.check(
@@ -319,7 +319,7 @@ def _check_schedule(name: str, points: Any) -> None:
     steps, good = [], False
   if not steps or not good or steps != sorted(set(steps)) or steps[0] < 0:
     raise ValueError(
-      f"config.rewards.schedules: {name!r} got {points!r}; needed are pairs"
+      f"config.rewards.schedules: {name!r} got {points!r}; needs pairs"
       " (step, weight) with ascending steps from 0 on, such as ((0, 1.0), (100,"
       " 0.0))."
     )

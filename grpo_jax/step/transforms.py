@@ -129,7 +129,7 @@ def apply(
     ):
       form = "memory, batch" if memory else "batch"
       raise ValueError(
-        f"{_label(transform)} returns {type(result).__name__}; needed is"
+        f"{_label(transform)} returns {type(result).__name__}; needs"
         f" ({form}, {{name: metric}})."
       )
     *new_memory, after, values = result
@@ -147,7 +147,7 @@ def apply(
       if PREFIX + name in metrics or jnp.shape(value):
         raise ValueError(
           f"{_label(transform)} has the metric {name!r} of shape"
-          f" {jnp.shape(value)}; needed is a number, under a name that no other"
+          f" {jnp.shape(value)}; needs a number, under a name that no other"
           " transform has."
         )
       metrics[PREFIX + name] = jnp.asarray(value, jnp.float32)
@@ -163,7 +163,7 @@ def _like(transform: Transform, before: PyTree, after: PyTree) -> PyTree:
   )
   if actual != expected:
     raise ValueError(
-      f"{_label(transform)} returns the memory {actual}; needed is one as from"
+      f"{_label(transform)} returns the memory {actual}; needs one as from"
       f" its init, {expected}."
     )
   return after
@@ -177,7 +177,7 @@ def _check_fields(
     if field.name not in CHANGED:
       if [*map(id, jax.tree.leaves(old))] != [*map(id, jax.tree.leaves(new))]:
         raise ValueError(
-          f"{_label(transform)} changes {field.name!r}; needed is a batch in"
+          f"{_label(transform)} changes {field.name!r}; needs a batch in"
           f" which only {', '.join(CHANGED)} differ."
         )
       continue
@@ -185,7 +185,7 @@ def _check_fields(
     if actual != expected:
       raise ValueError(
         f"{_label(transform)} returns {field.name!r} with shape {actual[0]} and"
-        f" type {actual[1]}; needed are {expected[0]} and {expected[1]}."
+        f" type {actual[1]}; needs {expected[0]} and {expected[1]}."
       )
 
 

@@ -68,8 +68,8 @@ def make_task(name: str, **options: Any) -> Task:
       make = functools.partial(_ready, make)
     if not callable(make):
       raise TypeError(
-        f"make_task: {name!r} is {make!r:.80} ({type(make).__name__}); needed"
-        " is a Task, or a function that makes one."
+        f"make_task: {name!r} is {make!r:.80} ({type(make).__name__}); needs"
+        " a Task, or a function that makes one."
       )
   elif name in TASKS:
     make = TASKS[name]
@@ -98,8 +98,8 @@ def make_task(name: str, **options: Any) -> Task:
   task = make(**options)
   if not isinstance(task, Task):
     raise TypeError(
-      f"make_task: {name!r} gave {task!r:.80} ({type(task).__name__}); needed"
-      " is a Task, or a function that makes one."
+      f"make_task: {name!r} gave {task!r:.80} ({type(task).__name__}); needs"
+      " a Task, or a function that makes one."
     )
   return task
 

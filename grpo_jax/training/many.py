@@ -141,7 +141,7 @@ def _check(
   if not configs or len(configs) != len(set(map(str, workdirs))):
     raise ValueError(
       f"many.train: {len(configs)} configs and {len(set(map(str, workdirs)))}"
-      " different workdirs; needed are as many, and at least one."
+      " different workdirs; needs as many, and at least one."
     )
   flat = [log.flatten(json.loads(c.to_json())) for c in configs]
   differing = sorted(
@@ -175,13 +175,13 @@ def _check(
   ):
     if value != required:
       raise ValueError(
-        f"many.train: config.{name}={value!r}; needed is {required!r} where"
+        f"many.train: config.{name}={value!r}; needs {required!r} where"
         f" several runs are one program: {reason}. Change it, or train the runs"
         " one by one."
       )
   if jax.process_count() > 1:
     raise ValueError(
-      f"many.train: {jax.process_count()} processes; needed is one, which has"
+      f"many.train: {jax.process_count()} processes; needs one, which has"
       " all devices. Give each process runs of its own."
     )
 
@@ -194,7 +194,7 @@ def _make_mesh(num_runs: int, sizes: config_lib.MeshConfig) -> Mesh:
   """
   if (sizes.fsdp, sizes.tensor, sizes.expert) != (1, 1, 1):
     raise ValueError(
-      f"many.train: {sizes} splits a run over devices; needed are 1 for fsdp,"
+      f"many.train: {sizes} splits a run over devices; needs 1 for fsdp,"
       " tensor and expert, because each run is on one device. Train the runs"
       " one by one."
     )

@@ -82,16 +82,16 @@ def package(tmp_path, monkeypatch):
   [
     ("RAISES", "AttributeError: 'TrainBatch' object has no attribute 'nothing"),
     ("RAISES", "wrong_algorithms.py:15)"),
-    ("SCALAR", "policy_loss (PLACE:17) returned the shape (); needed is an"),
+    ("SCALAR", "policy_loss (PLACE:17) returned the shape (); needs an"),
     ("SCALAR", "array [B] or [B, T], here (10,) or (10, 6)"),
-    ("MISSING", "policy_loss (PLACE:20) returned NoneType; needed is an"),
+    ("MISSING", "policy_loss (PLACE:20) returned NoneType; needs an"),
     ("ARGUMENTS", "policy_loss (PLACE:23) has the arguments (policy, batch):"),
     ("UNASKED", "It reads old_logp, which 'wrong_algorithms:UNASKED' does not"),
     ("HELPER", "It reads sum_pi_squared, which 'wrong_algorithms:HELPER' does"),
     ("HELPER", "PLACE:30)"),
     ("UNDRAWN", "It reads entropy, which"),
-    ("AVERAGED", "aggregate (PLACE:38) returned the shape (); needed is Weigh"),
-    ("ADVANTAGES", "advantages (PLACE:47) returned float; needed is an array"),
+    ("AVERAGED", "aggregate (PLACE:38) returned the shape (); needs Weigh"),
+    ("ADVANTAGES", "advantages (PLACE:47) returned float; needs an array"),
   ],
 )
 def test_a_wrong_function_is_named(package, tmp_path, capsys, name, message):

@@ -182,7 +182,7 @@ def test_mistakes_are_one_message_and_nothing_is_written(folder):
   before = sorted(path.name for path in folder.iterdir())
   config = f"--config={command.ROOT / 'configs/checkpoint.py'}"
   mistakes = (
-    (["--workdir=a", "--checkpoint=model"], "needed is one of them"),
+    (["--workdir=a", "--checkpoint=model"], "needs one of them"),
     (["--checkpoint=model", config, "--step=1"], "has no --step"),
     (["--workdir=a", "--data=b=x", "--data=b=y"], "x has the same name"),
     (["--workdir=a", "--out=none/o.json"], "there is no folder none"),

@@ -176,7 +176,7 @@ def test_a_switch_gives_settings_whatever_comes_first(parse, reverse):
     (["rl.schedule.name=spo", "rl.schedule.window=4"], "with name='ads', and"),
     (
       ["environment.compaction.context_len=x"],
-      "received 'x'; needed is a whole number",
+      "received 'x'; needs a whole number",
     ),
   ],
 )
@@ -229,16 +229,16 @@ def test_a_recipe_takes_a_model_and_overrides(parse):
       ["--config.rewards.domains=3"],
       ["write it whole", "('algebra', 'geometry')"],
     ),
-    (["--config.data.fields={x}"], ["needed is a dictionary", "'question'"]),
+    (["--config.data.fields={x}"], ["needs a dictionary", "'question'"]),
     (["--wrkdir=y"], ["wrkdir", "workdir"]),
     (["more"], ["unexpected arguments ['more']", "--config.name=value"]),
     # Values.
-    (["--config.rl.steps=many"], ["=many", "needed is a whole number"]),
-    (["--config.rl.steps=1.5"], ["'1.5'", "needed is a whole number"]),
-    (["--config.rl.optimizer.b1=x"], ["'x'", "needed is a number"]),
-    (["--config.required_accuracy=x"], ["'x'", "needed is a number"]),
-    (["--config.mesh.data=two"], ["'two'", "needed is a whole number"]),
-    (["--config.log.curves=7"], ["'7'", "needed is true or false"]),
+    (["--config.rl.steps=many"], ["=many", "needs a whole number"]),
+    (["--config.rl.steps=1.5"], ["'1.5'", "needs a whole number"]),
+    (["--config.rl.optimizer.b1=x"], ["'x'", "needs a number"]),
+    (["--config.required_accuracy=x"], ["'x'", "needs a number"]),
+    (["--config.mesh.data=two"], ["'two'", "needs a whole number"]),
+    (["--config.log.curves=7"], ["'7'", "needs true or false"]),
     (["--config.rl=3"], ["is a group", "--config.rl.group_size"]),
     (["--config.rl.steps"], ["Missing value", "config.rl.steps"]),
     # The fields of one algorithm must not stay with another.
@@ -323,7 +323,7 @@ def test_a_file_of_the_users_own_comes_first(parse, monkeypatch, tmp_path):
     ("def get_config(:\n", r"invalid syntax.*SyntaxError"),
     ("x = 1\n", r"defines no get_config\(\)"),
     ("def get_config():\n  return [][1]\n", r"out of range \(IndexError\)"),
-    ("def get_config():\n  pass\n", r"returned None; needed is a ConfigDict"),
+    ("def get_config():\n  pass\n", r"returned None; needs a ConfigDict"),
   ],
 )
 def test_broken_config_file_is_explained(parse, tmp_path, text, message):

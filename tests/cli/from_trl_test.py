@@ -160,7 +160,7 @@ def test_values_that_are_meant_otherwise(fields, algorithm, settings, notes):
     ),
     ({"loss_type": "bnpo"}, ValueError, "loss_type='bnpo': .* take 'dapo'"),
     ({"num_generations": 3}, ValueError, "whole groups of 3 .*--num_devices"),
-    ({"learning_rate": "high"}, TypeError, "learning_rate='high': needed is a"),
+    ({"learning_rate": "high"}, TypeError, "learning_rate='high': needs a"),
     (
       {"per_device_train_batch_size": "8"},
       ValueError,

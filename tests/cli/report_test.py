@@ -48,7 +48,7 @@ def test_nothing_is_said_of_a_policy_whose_completions_nobody_scored():
   )
   assert lines[-1] == "accuracy – -> – in 12 s"
   assert report.failure(nothing, 256, 0.5, 1.0) == (
-    "no completion was scored; needed is 0.500"
+    "no completion was scored; needs 0.500"
   )
   assert report.failure(nothing, 256, None, 1.0) is None
 

@@ -117,15 +117,15 @@ def test_settings_go_before_levels():
     ({"name": "gdc"}, r"no dataset 'gdc' \(did you mean 'gcd'\?\)"),
     ({"nam": "gcd"}, r"datasets\[0\] has \['nam'\]; it may have name, weight"),
     ({"weight": 1.0}, "has the name None"),
-    ({"name": "gcd", "weight": 0}, "has the weight 0; needed is a positive"),
+    ({"name": "gcd", "weight": 0}, "has the weight 0; needs a positive"),
     (
       {"name": "gcd", "settings": {"max_valu": 3}},
       r"no settings \['max_valu'\]; it has min_numbers, max_numbers",
     ),
     ({"name": "gcd", "settings": {"seed": 3}}, r"no settings \['seed'\]"),
     ({"name": "gcd", "settings": {"max_value": 0}}, "refuses the settings"),
-    ({"name": "gcd", "levels": ((1, 0),)}, r"levels \(\(1, 0\),\); needed are"),
-    ({"name": "gcd", "level": -1}, "needed are pairs"),
+    ({"name": "gcd", "levels": ((1, 0),)}, r"levels \(\(1, 0\),\); needs"),
+    ({"name": "gcd", "level": -1}, "needs pairs"),
     ({"name": "gcd", "level": 0, "levels": ()}, "both 'level' and 'levels'"),
   ],
 )

@@ -51,5 +51,5 @@ def test_stand_ins_are_of_the_same_part():
 
 @pytest.mark.parametrize("starts", [(1,), (0, 3, 3), (0, 10)])
 def test_parts_must_ascend(starts):
-  with pytest.raises(ValueError, match="needed are 0 and then ascending"):
+  with pytest.raises(ValueError, match="needs 0 and then ascending"):
     orders.PartedOrder(10, starts, seed=0)

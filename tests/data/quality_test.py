@@ -99,7 +99,7 @@ def test_near_copies_are_found_apart_from_copies():
 def test_a_data_set_of_one_prompt_is_an_error():
   (found,) = quality.of_count(1, 1000, 128)
   assert found.is_error
-  assert "1 different prompts among 1000; needed are 128" in found.message
+  assert "1 different prompts among 1000; needs 128" in found.message
   assert quality.of_count(128, 128, 128) == []
   (found,) = quality.of_count(127, 256, 128, is_all=False)
   assert "among the first 256" in found.message

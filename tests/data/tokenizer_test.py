@@ -776,7 +776,7 @@ def test_of_several_texts_the_longest_are_cut():
 
 @pytest.mark.parametrize("said", [(), ("a",), ("a", "b"), ("a", "b", "c", "d")])
 def test_markup_stands_at_both_ends(said):
-  with pytest.raises(ValueError, match=f"received {len(said)} parts; needed"):
+  with pytest.raises(ValueError, match=f"received {len(said)} parts; needs"):
     tokenizer.Tokenizer().observation_ids(said, 9)
 
 

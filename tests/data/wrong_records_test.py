@@ -23,7 +23,7 @@ WRONG = {
   "a message without a role": (
     of([{"content": "x"}]),
     {},
-    r"'prompt' in which messages\[0\] is .*; needed is an object with a role",
+    r"'prompt' in which messages\[0\] is .*; needs an object with a role",
   ),
   "an unknown role": (
     of([USER("x"), {"role": "bot", "content": "x"}]),
@@ -33,17 +33,17 @@ WRONG = {
   "content that is a number": (
     of([{"role": "user", "content": 3}]),
     {},
-    r"messages\[0\].content is 3; needed is text",
+    r"messages\[0\].content is 3; needs text",
   ),
   "a part that is no text": (
     of([{"role": "user", "content": [{"type": "audio"}]}]),
     {},
-    r"has a part .*audio.* needed are parts of the type 'text'",
+    r"has a part .*audio.* needs parts of the type 'text'",
   ),
   "calls that are no list": (
     of([USER("x"), SAID("", tool_calls="f()"), USER("y")]),
     {},
-    r"messages\[1\].tool_calls is 'f\(\)'; needed is a list of calls",
+    r"messages\[1\].tool_calls is 'f\(\)'; needs a list of calls",
   ),
   "a prompt that is neither": (
     of({"text": "x"}),

@@ -50,7 +50,7 @@ def test_rates_by_hand():
     (["{"], "line 1: JSONDecodeError"),
     ([{"call": "ls", "bad": True}], r"line 1: KeyError\('kind'\)"),
     ([{"call": "ls", "bad": 1, "kind": "x"}], "received 'ls' and 1"),
-    ([{"call": "ls", "bad": True, "kind": "x"}], "has 1 calls; needed are bad"),
+    ([{"call": "ls", "bad": True, "kind": "x"}], "has 1 calls; needs bad"),
   ],
 )
 def test_unusable_calls_are_refused(tmp_path, lines, message):

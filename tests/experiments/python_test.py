@@ -150,7 +150,7 @@ def test_samples_are_the_same_for_a_seed_and_others_for_another(run):
   [
     ({"prompts": "ab=", "n": 2}, "n=2 and temperature=0: .*set a temperature"),
     ({"prompts": "ab=", "n": 0}, "n=0 completions .*at least 1"),
-    ({"prompts": []}, "0 prompts; needed is at least one"),
+    ({"prompts": []}, "0 prompts; needs at least one"),
     ({"prompts": ["ab=", {"prompt": "ab="}]}, "either texts or records"),
     ({"prompts": {"answer": "ab"}}, "has no prompt"),
     ({"prompts": "abcabcabcabc="}, "14 tokens; .* at most 5"),

@@ -86,7 +86,7 @@ def test_of_a_text_that_is_cut_the_last_word_is_not_known():
 @pytest.mark.parametrize(
   ("words", "marker", "said"),
   [
-    ({}, "", "needed are words"),
+    ({}, "", "needs words"),
     ({"yes": 1.0, "YES": 0.0}, "", "differ in more than their case"),
     ({" yes": 1.0}, "", "without white space"),
     ({"já": 1.0}, "", "ASCII"),

@@ -57,7 +57,7 @@ def resolved(**changes):
     ),
     (
       {"interceptor__judge": "service"},
-      r"judge='service' is config\.judge, with service\.url=''.*needed are an",
+      r"judge='service' is config\.judge, with service\.url=''.*needs an",
     ),
     (
       {

@@ -99,7 +99,7 @@ def _data(**fields):
     (({"name": "add", "weight": -1},), ValueError, "has the weight -1"),
     (({"name": "add", "weight": 0},), ValueError, "all weights are 0"),
     (({"source": "mixture"},), ValueError, "is a mixture itself"),
-    (("add",), TypeError, "is 'add'; needed is a group"),
+    (("add",), TypeError, "is 'add'; needs a group"),
     (
       ({"name": "add"}, {"source": "text", "train_path": "x"}),
       ValueError,

@@ -152,7 +152,7 @@ def test_a_limit_is_a_number_of_slots_of_a_domain_that_there_is():
   assert names.limits(("a", "b"), {}, 8) == ()
   for given, message in (
     ({"c": 3}, r"names the domain 'c'"),
-    ({"a": 9}, r"'a' got 9; needed .* from 1 to 8"),
+    ({"a": 9}, r"'a' got 9; needs .* from 1 to 8"),
     ({"a": 0}, r"'a' got 0"),
   ):
     with pytest.raises(ValueError, match=message):

@@ -102,10 +102,10 @@ def test_a_memory_is_that_of_the_step_before(batch):
 @pytest.mark.parametrize(
   ("made", "message"),
   [
-    (lambda mean, b: (b, {}), "returns tuple; needed is (memory, batch, {name"),
+    (lambda mean, b: (b, {}), "returns tuple; needs (memory, batch, {name"),
     (
       lambda mean, b: (mean > 0, b, {}),
-      "the memory bool[]; needed is one as from its init, float32[]",
+      "the memory bool[]; needs one as from its init, float32[]",
     ),
     (lambda mean, b: ((mean, mean), b, {}), "('float32[]', 'float32[]'); nee"),
   ],
@@ -130,11 +130,11 @@ def test_a_reward_that_is_not_finite_leaves_the_loss(batch):
 @pytest.mark.parametrize(
   ("made", "message"),
   [
-    (lambda b: b, "returns TrainBatch; needed is (batch, {name"),
-    (lambda b: (b, 1.0), "returns tuple; needed is (batch, "),
+    (lambda b: b, "returns TrainBatch; needs (batch, {name"),
+    (lambda b: (b, 1.0), "returns tuple; needs (batch, "),
     (
       lambda b: (dataclasses.replace(b, tokens=b.tokens + 1), {}),
-      "changes 'tokens'; needed is a batch in which only mask, valid, rewards",
+      "changes 'tokens'; needs a batch in which only mask, valid, rewards",
     ),
     (
       lambda b: (dataclasses.replace(b, policy_weight=b.advantages), {}),
@@ -146,7 +146,7 @@ def test_a_reward_that_is_not_finite_leaves_the_loss(batch):
     ),
     (
       lambda b: (dataclasses.replace(b, mask=b.mask * 1.0), {}),
-      "and type float32; needed are",
+      "and type float32; needs",
     ),
     (lambda b: (b, {"x": b.rewards}), "has the metric 'x' of shape (10,)"),
   ],
@@ -165,7 +165,7 @@ def test_two_metrics_of_a_name_are_refused(batch):
 @pytest.mark.parametrize(
   ("path", "message"),
   [
-    ("short", "config.rl.transforms 'short': needed is an import path"),
+    ("short", "config.rl.transforms 'short': needs an import path"),
     ("math:pi", "config.rl.transforms 'math:pi' is 3.14"),
     ("tests.step.transforms_test:shrt", "Did you mean"),
   ],
@@ -198,7 +198,7 @@ def test_options_are_arguments(batch):
   [
     (
       {"shrt": {}},
-      "transform_options has ['shrt']; needed are names of config",
+      "transform_options has ['shrt']; needs names of config",
     ),
     ({"short": {"limt": 1}}, "'short' got {'limt': 1}: got an unexpected keyw"),
     ({"Centred": {"x": 1}}, "its arguments are (decay=0.9)"),

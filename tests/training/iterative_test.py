@@ -102,11 +102,11 @@ def test_a_tenth_of_the_prompts_is_rounded(num_prompts, num_old):
     ({"phases": ("sft", "rm", "rl")}, "'rl'.* has 1 of them; set it to 0, or"),
     (
       {"reward_model.history_share": 0.05},
-      "history_share=0.05 of config.rm.num_prompts=8 are 0 old prompts; needed",
+      "history_share=0.05 of config.rm.num_prompts=8 are 0 old prompts; needs",
     ),
     (
       {"reward_model.history_size": 1},
-      "are 2 old prompts; needed are 1 to config.reward_model.history_size=1",
+      "are 2 old prompts; needs 1 to config.reward_model.history_size=1",
     ),
     (
       {"phases": ("rm", "rl", "other", "rl"), "rm.group_size": 2},

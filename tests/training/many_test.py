@@ -163,7 +163,7 @@ def test_runs_that_are_not_one_program_are_refused(tmp_path, settings, match):
 @pytest.mark.parametrize(
   ("settings", "match"),
   [
-    ({"log__trackers": ("wandb",)}, r"trackers=\('wandb',\); needed is \(\)"),
+    ({"log__trackers": ("wandb",)}, r"trackers=\('wandb',\); needs \(\)"),
     ({"profile_steps": (1, 2)}, "profile_steps"),
     ({"mesh__fsdp": 2}, "each run is on one device"),
   ],
@@ -175,9 +175,7 @@ def test_what_needs_a_run_of_its_own_is_refused(tmp_path, settings, match):
 
 def test_answers_that_the_host_verifies_are_refused(tmp_path):
   config = tiny_config.get_config("on_host")
-  with pytest.raises(
-    ValueError, match=r"rewards\.in_graph=False; needed is True"
-  ):
+  with pytest.raises(ValueError, match=r"rewards\.in_graph=False; needs True"):
     many.train([config], [tmp_path / "a"])
 
 

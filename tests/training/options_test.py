@@ -702,5 +702,5 @@ def test_run_starts_with_the_policy_of_another(teacher, tmp_path):
   config = _distillation("opd_full")
   config.start_workdir = str(teacher)
   config.model.param_dtype = "bfloat16"
-  with pytest.raises(ValueError, match=r"is float32\[.*needed is bfloat16\["):
+  with pytest.raises(ValueError, match=r"is float32\[.*needs bfloat16\["):
     loop.train(config, tmp_path / "other_dtype")

@@ -87,11 +87,11 @@ def test_an_import_path_takes_the_place_of_a_name(tmp_path):
       r"No module named 'nothing_of_this_name' \(torn\.py:1: `import n",
     ),
     ("outside_pkg.foo:FO", r"has no algorithm 'FO'\. Did you mean 'FOO'\?"),
-    ("outside_pkg.foo:", r"needed is an import path"),
-    ("outside_pkg.foo:TEXT", r"is 'foo' \(str\); needed is an Algorithm"),
+    ("outside_pkg.foo:", r"needs an import path"),
+    ("outside_pkg.foo:TEXT", r"is 'foo' \(str\); needs an Algorithm"),
     ("outside_pkg.foo:CLASH", r"called 'gspo', and so is another one of the"),
-    ("outside_pkg.foo:PLAIN", r"config_class=<class 'dict'>; needed is a froz"),
-    ("outside_pkg.foo:BARE", r"BareConfig has no default for beta; needed is"),
+    ("outside_pkg.foo:PLAIN", r"config_class=<class 'dict'>; needs a froz"),
+    ("outside_pkg.foo:BARE", r"BareConfig has no default for beta; needs"),
     ("object@0123456789abcdef:foo", r"an object that another process has pick"),
   ],
 )
@@ -161,7 +161,7 @@ def test_tasks_have_import_paths():
   assert tasks.make_task(path, length=4).max_prompt_len == 6
   with pytest.raises(KeyError, match=r"option of task.*'lenth'.*'length'"):
     tasks.make_task(path, lenth=4)
-  with pytest.raises(TypeError, match=r"is 'foo' .*needed is a Task"):
+  with pytest.raises(TypeError, match=r"is 'foo' .*needs a Task"):
     tasks.make_task("outside_pkg.foo:TEXT")
 
 

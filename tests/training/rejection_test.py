@@ -63,7 +63,7 @@ def made():
     ({"rejection__keep__least": ("speed=1",)}, "keep.least got 'speed'"),
     (
       {"rejection__keep__least": ("f1",)},
-      r"config\.rejection\.keep\.least='f1': needed is NAME=NUMBER",
+      r"config\.rejection\.keep\.least='f1': needs NAME=NUMBER",
     ),
     ({"rejection__steps": 0}, r"rejection\.steps=0: that phase keeps nothing"),
   ],

@@ -64,7 +64,7 @@ def functions_return_what_is_needed(algorithm: Algorithm, config: Any) -> None:
       assert fits(output), (
         f"{name} ({place_of(function)}) returned"
         f" {type(output).__name__ if shape is None else f'the shape {shape}'};"
-        f" needed is {form}"
+        f" needs {form}"
       )
       return output
 

@@ -100,7 +100,7 @@ def compare(
     if np.shape(value) != () or value is None:
       raise TypeError(
         f"{loss.__name__} ({checks.place_of(loss)}) returned"
-        f" {type(value).__name__} of shape {np.shape(value)}; needed is the"
+        f" {type(value).__name__} of shape {np.shape(value)}; needs the"
         " loss of the batch, one number."
       )
     return float(value)

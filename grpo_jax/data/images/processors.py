@@ -109,7 +109,7 @@ class Processor:
   def __post_init__(self):
     if self.kind not in KINDS:
       raise ValueError(
-        f"Processor: kind is {self.kind!r}; needed is one of {KINDS}."
+        f"Processor: kind is {self.kind!r}; needs one of {KINDS}."
       )
     bounds = {
       "patch": (self.patch, 1, 64),
@@ -124,7 +124,7 @@ class Processor:
     for name, (value, least, most) in bounds.items():
       if type(value) is not int or not least <= value <= most:
         raise ValueError(
-          f"Processor: {name} is {value!r}; needed is a whole number from"
+          f"Processor: {name} is {value!r}; needs a whole number from"
           f" {least} to {most}."
         )
     if self.kind == "idefics" and self.tile % (self.patch * self.merge):
@@ -136,11 +136,11 @@ class Processor:
       numbers = getattr(self, name)
       if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
         raise ValueError(
-          f"Processor: {name} is {numbers!r}; needed are three numbers."
+          f"Processor: {name} is {numbers!r}; needs three numbers."
         )
     if not all(x > 0 for x in self.std):
       raise ValueError(
-        f"Processor: std is {self.std!r}; needed are numbers above 0."
+        f"Processor: std is {self.std!r}; needs numbers above 0."
       )
 
   @property
@@ -382,7 +382,7 @@ def from_folder(
   for switch in ("do_resize", "do_rescale", "do_normalize"):
     if config.get(switch, True) is not True:
       raise ValueError(
-        f"{where} has {switch}={config[switch]!r}; needed is true, as in all"
+        f"{where} has {switch}={config[switch]!r}; needs true, as in all"
         " checkpoints of this family."
       )
   changes = dict(options or {})
@@ -422,7 +422,7 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is not JSON: {error}") from error
   if not isinstance(content, dict):
-    raise ValueError(f"{path} holds {content!r:.40}; needed is an object.")
+    raise ValueError(f"{path} holds {content!r:.40}; needs an object.")
   return content
 
 

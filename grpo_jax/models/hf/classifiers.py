@@ -98,7 +98,7 @@ def head(
   labels = kernel.shape[0]
   if kernel.shape != (labels, width) or not 1 <= labels <= most:
     raise ValueError(
-      f"{directory}: {_HEAD}weight is {list(kernel.shape)}; needed is"
+      f"{directory}: {_HEAD}weight is {list(kernel.shape)}; needs"
       f" [{' or '.join(map(str, range(1, most + 1)))}, {width}]: a reward model"
       f" has one label{', or wrong and right' if most == 2 else ''}."
     )

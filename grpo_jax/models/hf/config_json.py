@@ -40,7 +40,7 @@ def read(directory: str | os.PathLike) -> dict[str, Any]:
   path = pathlib.Path(directory) / "config.json"
   if not path.is_file():
     raise FileNotFoundError(
-      f"from_config_json: {path} is missing; needed is a folder as"
+      f"from_config_json: {path} is missing; needs a folder as"
       " save_pretrained writes it."
     )
   try:

@@ -46,7 +46,7 @@ def local_directory(
   if path.is_dir():
     if not (path / "config.json").exists():
       raise ValueError(
-        f"model.checkpoint: {path} has no config.json; needed is a folder as"
+        f"model.checkpoint: {path} has no config.json; needs a folder as"
         " save_pretrained writes it."
       )
     if revision:
@@ -119,7 +119,7 @@ def check_sums(directory: pathlib.Path) -> None:
     match = re.fullmatch(r"([0-9a-f]{64}) [ *]([^/\\]+)", line)
     if not match:
       raise ValueError(
-        f"model.checkpoint: {path} has the line {line[:80]!r}; needed is what"
+        f"model.checkpoint: {path} has the line {line[:80]!r}; needs what"
         f" `sha256sum *.safetensors > {_SUMS}` writes in that folder."
       )
     expected, name = match.groups()
@@ -130,6 +130,6 @@ def check_sums(directory: pathlib.Path) -> None:
     if digest != expected:
       raise ValueError(
         f"model.checkpoint: {directory / name} is not the file of {_SUMS}: its"
-        f" sha256 is {digest}, needed is {expected}. Copy it again from where"
+        f" sha256 is {digest}, needs {expected}. Copy it again from where"
         " the list comes from."
       )

@@ -139,6 +139,6 @@ def _check(name: str, blocks: Tensor, scales: Tensor) -> None:
     raise ValueError(
       f"{name}{_BLOCKS} in {blocks.path} is {blocks.dtype}"
       f" {list(blocks.shape)}, and {name}{_SCALES} {scales.dtype}"
-      f" {list(scales.shape)}; needed are bytes (U8) of the shapes [E, out, in"
+      f" {list(scales.shape)}; needs bytes (U8) of the shapes [E, out, in"
       f" / {_GROUP}, {_GROUP // 2}] and [E, out, in / {_GROUP}]."
     )

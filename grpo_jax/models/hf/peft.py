@@ -193,7 +193,7 @@ def config_of(
     isinstance(name, str) and _adapter_of(name) for name in listed
   ):
     raise ValueError(
-      f"{path} has target_modules {reprlib.repr(targets)}; needed is"
+      f"{path} has target_modules {reprlib.repr(targets)}; needs"
       " 'all-linear', or a list of modules such as q_proj, o_proj and gate_proj"
       " (the table in models/policies/lora.py has all). Write the modules out"
       " of which the file has adapters."
@@ -204,7 +204,7 @@ def config_of(
   if type(rank) is not int or type(alpha) not in (int, float):
     raise ValueError(
       f"{path} has r {reprlib.repr(rank)} and lora_alpha {reprlib.repr(alpha)};"
-      " needed are a whole number and a number."
+      " needs a whole number and a number."
     )
   try:
     config = lora.LoRAConfig(
@@ -271,7 +271,7 @@ def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
   for name in (_WEIGHTS, _CONFIG):
     if not (directory / name).is_file():
       raise FileNotFoundError(
-        f"{directory / name} is missing; needed is a folder as PEFT's"
+        f"{directory / name} is missing; needs a folder as PEFT's"
         " save_pretrained writes it."
       )
   path = directory / _CONFIG
@@ -318,7 +318,7 @@ def _check_settings(
   if settings.get("init_lora_weights") not in (None, True, False, "gaussian"):
     plain["init_lora_weights"] = True
   differ = [
-    f"{name} is {reprlib.repr(settings[name])}, needed is {value!r}"
+    f"{name} is {reprlib.repr(settings[name])}, needs {value!r}"
     for name, value in plain.items()
     if settings.get(name, value) not in (value, value or None)
   ]

@@ -84,7 +84,7 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
   index = directory / _INDEX
   if not index.is_file():
     raise FileNotFoundError(
-      f"{directory} has neither {_WEIGHTS} nor {_INDEX}; needed are weights in"
+      f"{directory} has neither {_WEIGHTS} nor {_INDEX}; needs weights in"
       " the safetensors format. transformers writes it:"
       " AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)."
     )

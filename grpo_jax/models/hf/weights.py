@@ -625,7 +625,7 @@ def export(
   except OSError as error:
     num_bytes = sum(output.num_bytes for output in outputs)
     raise OSError(
-      f"writing {out} failed ({error}), and nothing of it is left; needed is a"
+      f"writing {out} failed ({error}), and nothing of it is left; needs a"
       f" folder with room for {num_bytes / 1e6:.1f} MB."
     ) from error
   finally:

@@ -205,7 +205,7 @@ def named(
     or not all(isinstance(part, str) for part in markup)
   ):
     raise ValueError(
-      f"call_formats: markup={markup!r:.80}; needed are three texts: before the"
+      f"call_formats: markup={markup!r:.80}; needs three texts: before the"
       " first result, between two, and after the last."
     )
   before, between, after = markup

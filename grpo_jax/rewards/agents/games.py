@@ -65,8 +65,8 @@ def _maker(name: str) -> Callable[..., Any]:
       factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
       raise ValueError(
-        f"gymnasium: there is no {attribute!r} in {module!r}: {error}; needed"
-        " is 'gymnasium:package.module:Class', or the name of a registered"
+        f"gymnasium: there is no {attribute!r} in {module!r}: {error}; needs"
+        " 'gymnasium:package.module:Class', or the name of a registered"
         " environment."
       ) from error
     if not callable(factory):
@@ -130,7 +130,7 @@ class GymnasiumGame:
     answer = self._env.step(action)
     if len(answer) != 5:
       raise ValueError(
-        f"gymnasium: step returned {len(answer)} values; needed are five:"
+        f"gymnasium: step returned {len(answer)} values; needs five:"
         " observation, reward, terminated, truncated, info."
       )
     self.observation, reward, terminated, truncated, info = answer
@@ -202,7 +202,7 @@ def one_of(moves: Sequence[str]) -> Player:
   """
   if not moves or not all(isinstance(move, str) for move in moves):
     raise ValueError(
-      f"opponent: {list(moves)!r:.80} are not moves; needed are texts, as"
+      f"opponent: {list(moves)!r:.80} are not moves; needs texts, as"
       " ('[rock]', '[paper]', '[scissors]')."
     )
   choices = list(moves)
@@ -329,7 +329,7 @@ class TextarenaGame:
     if not isinstance(seat, int) or not 0 <= seat < count:
       raise ValueError(
         f"textarena: the game {name!r} has {count} players, and the policy the"
-        f" seat {seat!r}; needed is a number below {count}, or 'alternate'."
+        f" seat {seat!r}; needs a number below {count}, or 'alternate'."
       )
     self.over = False
     self.observation = ""
@@ -604,7 +604,7 @@ def make(
     game = GymnasiumGame(name, number, kwargs, success)
   else:
     raise ValueError(
-      f"games: config.environment.options.env is {env!r}; needed is"
+      f"games: config.environment.options.env is {env!r}; needs"
       " 'textarena:NAME', 'gymnasium:NAME' or"
       " 'gymnasium:package.module:Class'."
     )
@@ -626,7 +626,7 @@ def make(
     raise ValueError(
       f"games: the game {env!r} with the seed {number} shows"
       f" {session.first()!r:.80} at first, and the prompt is {prompt!r:.80};"
-      " needed are prompts of config.data.source='environment' with the same"
+      " needs prompts of config.data.source='environment' with the same"
       " options, and a game that begins alike in every process."
     )
   return session

@@ -149,7 +149,7 @@ def read(folder: str) -> HarborTask:
   mode = get("verifier.environment_mode", str, default)
   if mode not in ("shared", "separate"):
     raise _error(
-      root, f"environment_mode={mode!r:.40}; needed is 'shared' or 'separate'"
+      root, f"environment_mode={mode!r:.40}; needs 'shared' or 'separate'"
     )
   image = _image(root, at, get, "environment", _HIDDEN)
   files = {f"/tests/{x}": y for x, y in _files(root, tests_at).items()}
@@ -167,7 +167,7 @@ def read(folder: str) -> HarborTask:
   if _TEST not in verifier.files:
     raise FileNotFoundError(
       f"harbor: {root} has no tests/test.sh, or tests/Dockerfile does not copy"
-      " it to /tests; needed is the script that writes the reward."
+      " it to /tests; needs the script that writes the reward."
     )
   solution = _files(root, root / "solution")
   artifacts = (
@@ -215,7 +215,7 @@ def _get(
   if kind is float or not isinstance(value, kind):
     names = {float: "number above 0", str: "text", dict: "table"}
     noun = names.get(kind, "list")
-    raise _error(root, f"{name}={value!r:.60} in task.toml; needed is a {noun}")
+    raise _error(root, f"{name}={value!r:.60} in task.toml; needs a {noun}")
   return value
 
 
@@ -225,7 +225,7 @@ def _variables(root: pathlib.Path, get: _Get, name: str) -> dict[str, str]:
     if not isinstance(value, str) or "${" in value or "\0" in variable + value:
       raise _error(
         root,
-        f"{name} has {variable}={value!r:.40}; needed is a text, and no"
+        f"{name} has {variable}={value!r:.40}; needs a text, and no"
         " variable of the host, which no box gets",
       )
   return table
@@ -241,7 +241,7 @@ def _artifact(root: pathlib.Path, entry: Any, image: Image) -> str:
         return path
   raise _error(
     root,
-    f"the artifact {entry!r:.60}; needed is a file or folder of the main"
+    f"the artifact {entry!r:.60}; needs a file or folder of the main"
     " container that commands can write",
   )
 
@@ -548,7 +548,7 @@ def _reward(path: str, data: bytes, output: str) -> float:
   except (ValueError, TypeError, KeyError, RecursionError):
     pass
   raise RuntimeError(
-    f"harbor: {path} is {data[:60]!r}; needed is a number, in JSON as"
+    f"harbor: {path} is {data[:60]!r}; needs a number, in JSON as"
     f' {{"reward": 1.0}}; the tests said {output!r}'
   )
 
@@ -585,7 +585,7 @@ def make(
   folder = extras.get("task")
   if not isinstance(folder, str) or "\0" in folder:
     raise ValueError(
-      f"harbor: task={folder!r:.60} in the extras; needed is the folder of a"
+      f"harbor: task={folder!r:.60} in the extras; needs the folder of a"
       " task, as experiments.rewards.harbor_tasks writes it."
     )
   task = read(folder)

@@ -155,7 +155,7 @@ def rates(
     number = "no" if labels is None else len(labels)
     raise ValueError(
       f"interceptor.rates: received {len(events)} events and {number} labels;"
-      " needed is at least one event, and a label for each or none at all."
+      " needs at least one event, and a label for each or none at all."
     )
   counted = {
     name: sum(getattr(event, name) for event in events)

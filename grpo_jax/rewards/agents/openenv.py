@@ -117,7 +117,7 @@ class RemoteEnvironment:
     fields = registry.load(self.action, "action", {})(text)
     if not isinstance(fields, dict):
       raise TypeError(
-        f"openenv: {self.action!r} returned {fields!r:.60}; needed is a"
+        f"openenv: {self.action!r} returned {fields!r:.60}; needs a"
         " dictionary, the fields of the action."
       )
     return fields
@@ -167,7 +167,7 @@ class OpenEnvOptions:
   def __post_init__(self):
     if not isinstance(self.servers, Mapping) or not self.servers:
       raise ValueError(
-        f"openenv: servers={self.servers!r:.60}; needed is"
+        f"openenv: servers={self.servers!r:.60}; needs"
         " {'NAME': {'url': 'http://HOST:PORT', …}}."
       )
     for name, server in self.remotes.items():
@@ -175,7 +175,7 @@ class OpenEnvOptions:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in _SCHEMES or not parts.hostname:
           raise ValueError(
-            f"openenv: the server {name!r} has the url {url!r:.60}; needed is"
+            f"openenv: the server {name!r} has the url {url!r:.60}; needs"
             " an address as 'http://HOST:PORT', or several."
           )
       if not server.action and not self.calls:
@@ -220,8 +220,8 @@ class OpenEnvOptions:
     name = extras.get(self.field, names[0] if len(names) == 1 else None)
     if name not in names:
       raise ValueError(
-        f"openenv: the field {self.field!r} of a record is {name!r:.40}; needed"
-        f" is one of {', '.join(map(repr, names))}."
+        f"openenv: the field {self.field!r} of a record is {name!r:.40}; needs"
+        f" one of {', '.join(map(repr, names))}."
       )
     return name
 
@@ -443,7 +443,7 @@ class RemoteEpisode:
       case answer:
         raise ServerError(
           f"openenv: {self._connection.name} answers a {kind} with"
-          f" {answer!r:.150}; needed are an observation, a dictionary; a reward"
+          f" {answer!r:.150}; needs an observation, a dictionary; a reward"
           " up to 1e15, or null; and done, true or false."
         )
 
@@ -475,8 +475,8 @@ class RemoteEpisode:
           scores[score] = float(value)
         case value:
           raise ServerError(
-            f"openenv: the field {field!r} of a state is {value!r:.60}; needed"
-            f" is a number, the score {score!r}."
+            f"openenv: the field {field!r} of a state is {value!r:.60}; needs"
+            f" a number, the score {score!r}."
           )
     return scores
 
@@ -538,7 +538,7 @@ def _result(observation: Mapping[str, Any]) -> str:
     case {"result": result}:
       return _text(result)
   raise ServerError(
-    f"openenv: {observation!r:.80} is no answer of a tool; needed is a"
+    f"openenv: {observation!r:.80} is no answer of a tool; needs a"
     " 'result', or an 'error' with a 'message'."
   )
 
@@ -584,7 +584,7 @@ def make(
     raise ServerError(
       f"openenv: {name!r} with the seed {extras['seed']} shows"
       f" {session.first()!r:.80} after a reset, and its prompt is"
-      f" {extras['first']!r:.80}; needed is an environment that shows the same"
+      f" {extras['first']!r:.80}; needs an environment that shows the same"
       " after each reset with a seed; choose its view so that it does."
     )
   return session

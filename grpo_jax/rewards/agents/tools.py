@@ -389,7 +389,7 @@ def _of_json(line: str, number: int, path: str) -> Passage:
     ) from None
   if not isinstance(row, dict) or not isinstance(row.get("text"), str):
     raise ValueError(
-      f"search: {path}, line {number} is {line.strip()!r:.60}; needed is an"
+      f"search: {path}, line {number} is {line.strip()!r:.60}; needs an"
       " object with a field 'text', and maybe 'id' and 'title'."
     )
   id_, title = row.get("id", number), row.get("title", "")
@@ -523,7 +523,7 @@ class Options:
         isinstance(value, (int, float)) and value > 0
       ):
         raise ValueError(
-          f"tools: {field.name}={value!r}; needed is a positive number."
+          f"tools: {field.name}={value!r}; needs a positive number."
         )
     if self.call_s > self.turn_s:
       raise ValueError(
@@ -532,7 +532,7 @@ class Options:
       )
     if isinstance(self.tools, str) or not self.tools:
       raise ValueError(
-        f"tools: tools={self.tools!r}; needed is a list of 'python', 'search'"
+        f"tools: tools={self.tools!r}; needs a list of 'python', 'search'"
         " and import paths 'package.module:function'."
       )
     if ("search" in self.tools) != bool(self.corpus):
@@ -750,7 +750,7 @@ def _plain(path: str, value: Any) -> Any:
   elif callable(tolist := getattr(value, "tolist", None)):  # Like NumPy's.
     return convert(tolist())
   raise TypeError(
-    f"tool '{path}' returned {value!r:.80} ({type(value).__name__}); needed is"
+    f"tool '{path}' returned {value!r:.80} ({type(value).__name__}); needs"
     " a text, or what JSON can write: numbers, lists, and objects with texts as"
     " keys. Convert it in the tool."
   )
@@ -810,7 +810,7 @@ def _grade(
   if len(result) != 1 or result[0] is None:
     raise ValueError(
       f"tools: grade={options.grade!r} returned {result!r:.60} for an answer;"
-      " needed is a list with one number."
+      " needs a list with one number."
     )
   return float(result[0])
 
@@ -868,7 +868,7 @@ def _function(path: str) -> Callable[..., Any]:
   """
   function = registry.load(path, "tool", {})
   if inspect.iscoroutinefunction(function):
-    raise ValueError(f"tool '{path}' is `async`; needed is a plain function.")
+    raise ValueError(f"tool '{path}' is `async`; needs a plain function.")
   return function
 
 

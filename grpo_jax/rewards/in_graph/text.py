@@ -70,7 +70,7 @@ def table(tokens: Sequence[bytes], strips: int = 0) -> ByteTable:
   """
   if not 0 <= strips <= _MAX_STRIPS:
     raise ValueError(
-      f"text.table: strips is {strips}; needed is 0 to {_MAX_STRIPS} spaces."
+      f"text.table: strips is {strips}; needs 0 to {_MAX_STRIPS} spaces."
     )
   if not tokens:
     raise ValueError("text.table: received no tokens; pass at least one.")

@@ -230,7 +230,7 @@ class Box:
     names = {defence.name for defence in DEFENCES}
     if kind not in KINDS or not names.issuperset(without):
       raise ValueError(
-        f"sandbox: kind {kind!r} without {sorted(without)}; needed is one of"
+        f"sandbox: kind {kind!r} without {sorted(without)}; needs one of"
         f" {KINDS}, and names of {sorted(names)}."
       )
     if kind == "process":

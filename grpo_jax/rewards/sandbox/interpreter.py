@@ -117,7 +117,7 @@ class Interpreter:
       is_number = type(value) is int or (type(value) is float and not kind)
       if not is_number or not least <= value <= most:
         raise ValueError(
-          f"Interpreter: {name}={value!r}; needed is a {kind}number from"
+          f"Interpreter: {name}={value!r}; needs a {kind}number from"
           f" {least:g}{f' to {most:g}' if most < math.inf else ' on'}."
         )
     self._sandbox = sandbox

@@ -64,12 +64,12 @@ def encode(message: Any) -> bytes:
     body = _JSON.encode(message)
   except (TypeError, RecursionError) as error:
     raise ValueError(
-      f"frames.encode: {error}; needed are None, booleans, numbers, text, lists"
+      f"frames.encode: {error}; needs None, booleans, numbers, text, lists"
       " and dictionaries with text for keys."
     ) from error
   if len(body) > MAX_BYTES:
     raise ValueError(
-      f"frames.encode: a message of {len(body)} bytes; needed are at most"
+      f"frames.encode: a message of {len(body)} bytes; needs at most"
       f" {MAX_BYTES}."
     )
   return _LENGTH.pack(len(body)) + body.encode("ascii")
@@ -136,7 +136,7 @@ def reward(value: Any) -> float:
   """
   result = number(value)
   if abs(result) > ranges.MAX_REWARD:
-    raise ValueError(f"no reward: {result:g}; needed are numbers up to 1e15")
+    raise ValueError(f"no reward: {result:g}; needs numbers up to 1e15")
   return result
 
 

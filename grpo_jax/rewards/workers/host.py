@@ -351,8 +351,7 @@ class HostScorer:
     for name, weight in weights.items():
       if not math.isfinite(weight):
         raise ValueError(
-          f"HostScorer: weight of '{name}' is {weight}; needed is a finite"
-          " number."
+          f"HostScorer: weight of '{name}' is {weight}; needs a finite number."
         )
     self.functions = dict(functions)
     self.weights = dict(weights)
@@ -449,7 +448,7 @@ class HostScorer:
     if len(set(lengths)) != 1:
       raise ValueError(
         "HostScorer.score: received prompts, completions, ids and extras of"
-        f" lengths {lengths}; needed is one of each per row."
+        f" lengths {lengths}; needs one of each per row."
       )
     tokens_of_rows: list[Any] = [None] * len(prompts)
     if len(columns) > 4:

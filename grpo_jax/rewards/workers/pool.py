@@ -278,7 +278,7 @@ class Pool:
     for name, value in positive.items():
       if not value > 0:
         raise ValueError(
-          f"{caller}: {name} is {value}; needed is a number above 0."
+          f"{caller}: {name} is {value}; needs a number above 0."
         )
     self.caller = caller
     self._how = module, argument, tuple(variables)

@@ -77,7 +77,7 @@ def _number(value: typing.Any) -> float | None:
     return frames.plain_number(value)
   except (TypeError, ValueError) as error:
     raise TypeError(
-      f"returned {_describe(value)} for a row; needed is a number or None"
+      f"returned {_describe(value)} for a row; needs a number or None"
     ) from error
 
 
@@ -96,9 +96,7 @@ def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
   Raises:
     TypeError, ValueError: The function has returned something else.
   """
-  need = (
-    f"needed is a list with a number, or None, for each row ({num_rows} here)"
-  )
+  need = f"needs a list with a number, or None, for each row ({num_rows} here)"
   if result is None:
     raise TypeError(f"returned None: is a `return` missing? {need}")
   is_list = hasattr(result, "__len__") and hasattr(result, "__iter__")
@@ -108,7 +106,7 @@ def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
     count = 1 if getattr(result, "ndim", 1) == 0 else len(result)
     raise ValueError(
       f"returned {count} results for {num_rows}"
-      f" row{'s' if num_rows > 1 else ''}; needed is one per row"
+      f" row{'s' if num_rows > 1 else ''}; needs one per row"
     )
   return list(result)
 

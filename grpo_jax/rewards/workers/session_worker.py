@@ -184,7 +184,7 @@ def _answer(session: Any, request: SessionRequest) -> SessionAnswer:
     observation, reward, done = session.step(request.action)
     if not (isinstance(observation, str) or _is_markup(observation)):
       raise TypeError(
-        f"step returned {observation!r:.80} for an observation; needed is a"
+        f"step returned {observation!r:.80} for an observation; needs a"
         " str, or three of them: before the text, the text, after it; or five,"
         " seven, …, of several texts"
       )

@@ -82,7 +82,7 @@ class HostSessions:
     options = dict(options or {})
     if concurrency < 1:
       raise ValueError(
-        f"HostSessions: concurrency is {concurrency}; needed is a number of"
+        f"HostSessions: concurrency is {concurrency}; needs a number of"
         " sessions, at least 1."
       )
     self.concurrency = concurrency
@@ -158,7 +158,7 @@ class HostSessions:
       if scores is None:
         why = f"failed for the first problem: {episodes.failures.errors[0]}"
       raise ValueError(
-        f"environment '{self.path}' {why}; needed is a session whose scores()"
+        f"environment '{self.path}' {why}; needs a session whose scores()"
         " can be asked for at any time and have an 'accuracy' of 0 or 1, and no"
         " 'return', which is the sum of the rewards."
       )

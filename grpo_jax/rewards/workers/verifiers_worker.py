@@ -78,7 +78,7 @@ async def _serve(channel: frames.Channel, argument: Mapping[str, Any]) -> None:
     except BaseException as error:
       hello = {"error": _text_of(error)}
       if getattr(error, "name", None) in ("verifiers", "verifiers.v1"):
-        hello["error"] += "; needed is verifiers 0.4 (grpo_jax[verifiers])"
+        hello["error"] += "; needs verifiers 0.4 (grpo_jax[verifiers])"
     channel.send(frames.encode(hello))
     if "error" in hello:
       return

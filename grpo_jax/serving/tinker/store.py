@@ -123,7 +123,7 @@ class Store:
       if array is None or (array.shape, array.dtype) != (x.shape, x.dtype):
         has = "absent" if array is None else f"{array.dtype}{array.shape}"
         raise BadRequest(
-          f"{path!r:.200}: the array {name} is {has}, and needed is"
+          f"{path!r:.200}: the array {name} is {has}, and needs"
           f" {x.dtype}{tuple(x.shape)}.",
           "path",
         )

@@ -78,7 +78,7 @@ def measure(
     )
   if num_batches < 2:
     raise ValueError(
-      f"interference: num_batches is {num_batches}; needed are 2 or more, to"
+      f"interference: num_batches is {num_batches}; needs 2 or more, to"
       " tell a difference from noise."
     )
   name = _phase(loaded, phase)

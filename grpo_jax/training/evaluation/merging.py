@@ -47,7 +47,7 @@ def coefficients(
       is not finite, or the weights without a base do not add up to 1.
   """
   if not count:
-    raise ValueError("no runs are named; needed is one or more.")
+    raise ValueError("no runs are named; needs one or more.")
   weights = [float(x) for x in weights] or [1 / count] * count
   if len(weights) != count:
     raise ValueError(
@@ -55,13 +55,13 @@ def coefficients(
       f" {ranges.counted(count, 'run')}; give one for each."
     )
   if not all(map(math.isfinite, weights)):
-    raise ValueError(f"weights={weights}; needed are finite numbers.")
+    raise ValueError(f"weights={weights}; needs finite numbers.")
   total = math.fsum(weights)
   if has_base:
     return [*weights, 1 - total]
   if abs(total - 1) > 1e-6:
     raise ValueError(
-      f"the sum of weights={weights} is {total:g}; needed is 1, or a base to"
+      f"the sum of weights={weights} is {total:g}; needs 1, or a base to"
       " which differences are added."
     )
   return weights
@@ -155,7 +155,7 @@ def _check_tokens(
   tokenizers = loaded.problem.tokenizer, first.problem.tokenizer
   if len({*map(demonstrations.digest, tokenizers)}) > 1:
     raise ValueError(
-      f"{name} has other tokens than {first_name}; needed are runs with the"
+      f"{name} has other tokens than {first_name}; needs runs with the"
       " same tokenizer."
     )
 
@@ -185,7 +185,7 @@ def _add(
     leaf = names[0]
     raise ValueError(
       f"{len(names)} arrays of {name} differ from those of {first_name};"
-      f" {leaf} is {actual.get(leaf, ('absent',))[0]}, needed is"
+      f" {leaf} is {actual.get(leaf, ('absent',))[0]}, needs"
       f" {expected.get(leaf, ('absent',))[0]} of floats. Needed are runs of one"
       " architecture."
     )

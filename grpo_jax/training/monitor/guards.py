@@ -470,7 +470,7 @@ class Guards:
     if distinct < inside.min_distinct:
       verdict = "halt"
       self.halted = (
-        f"step {step} has {distinct} different prompts; needed are"
+        f"step {step} has {distinct} different prompts; needs"
         f" {inside.min_distinct} (config.guards.min_distinct_prompts)"
       )
     elif num := int(metrics["guards/dropped"]):

@@ -378,7 +378,7 @@ def _transforms(phase: Any, where: str) -> tuple[transforms.Transform, ...]:
   names = [path.partition(":")[2] for path in phase.transforms]
   if unknown := phase.transform_options.keys() - {*names}:
     raise ValueError(
-      f"{where}.transform_options has {sorted(unknown)}; needed are names of"
+      f"{where}.transform_options has {sorted(unknown)}; needs names of"
       f" {where}.transforms, which are {names}."
     )
   bound = []

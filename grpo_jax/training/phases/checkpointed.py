@@ -305,7 +305,7 @@ def _check_policy(origin: Any, policy: Policy, shapes: PyTree) -> None:
     leaf = differ[0]
     raise ValueError(
       f"{origin}: {len(differ)} arrays of its policy differ from those of the"
-      f" config; {leaf} is {actual.get(leaf, 'absent')}, needed is"
+      f" config; {leaf} is {actual.get(leaf, 'absent')}, needs"
       f" {expected.get(leaf, 'absent')}. Both must have one architecture, dtype"
       " and vocabulary."
     )

@@ -106,7 +106,7 @@ def check_images(
     raise ValueError(
       f"{where}: prompts show {num_places} patches of {num_values} numbers, and"
       f" the model's tower reads patches of {model.tower.patch_width} numbers,"
-      f" {of_token} for each token; needed are the same numbers, and a multiple"
+      f" {of_token} for each token; needs the same numbers, and a multiple"
       " of these patches. Change the sizes of config.model.tower, or of the"
       " images."
     )

@@ -34,7 +34,7 @@ def make(
     raise ValueError(
       f"config.reward_model.history_share={share} of"
       f" config.{name}.num_prompts={phase.num_prompts} are {count} old prompts;"
-      f" needed are 1 to config.reward_model.history_size={size}. Change one of"
+      f" needs 1 to config.reward_model.history_size={size}. Change one of"
       " them."
     )
   if size % num_shards:

@@ -184,7 +184,7 @@ def counted(
     except (ValueError, KeyError, TypeError) as error:
       raise ValueError(
         f"{where}:{number} is not a completion with a verdict ({error!r});"
-        " needed is a file of grpo-generate --prompts=train, scored."
+        " needs a file of grpo-generate --prompts=train, scored."
       ) from error
   texts = problem.prompt_texts(
     [prompts.source[int(number)] for number in prompts.numbers]

@@ -47,7 +47,7 @@ def settings(workdir: files.Path) -> config_lib.RunConfig:
   values = log.read_json(path, dict)
   if "model_type" in values:
     raise ValueError(
-      f"{workdir} is a Hugging Face checkpoint, and not a run; needed is the"
+      f"{workdir} is a Hugging Face checkpoint, and not a run; needs the"
       " --workdir of grpo-train."
     )
   names = [x for x in _foreign(values) if not imports.is_known(x)]

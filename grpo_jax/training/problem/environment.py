@@ -136,7 +136,7 @@ def compaction(
       f"{where}.context_len={setup.context_len} has no room for a first prompt"
       f" of {max_prompt_len} tokens (config.data.max_prompt_len), a summary of"
       f" {summary}, an observation of {observed} and a reserve of {reserve};"
-      f" needed are {begins + observed + reserve}."
+      f" needs {begins + observed + reserve}."
     )
   if observed + reserve > max_new_tokens:
     raise ValueError(

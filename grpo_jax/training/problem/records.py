@@ -94,7 +94,7 @@ def _with_domains(
   if data.source == "reasoning_gym":
     if len(names) != len(data.datasets):
       raise ValueError(
-        f"config.data.domains={names}: needed is a name for each of the"
+        f"config.data.domains={names}: needs a name for each of the"
         f" {len(data.datasets)} datasets."
       )
     return train, held_out, names

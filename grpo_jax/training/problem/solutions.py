@@ -82,7 +82,7 @@ def names(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
   bad = [k for k, x in scores.items() if getattr(x, "shape", None) != ()]
   if bad or not scores:
     raise ValueError(
-      f"task {task.name!r}: its {who} gave {shapes!r:.200}; needed is a"
+      f"task {task.name!r}: its {who} gave {shapes!r:.200}; needs a"
       " dictionary with a name and a number, an array of shape [], for each"
       " score, such as {'accuracy': …}."
     )

@@ -87,7 +87,7 @@ def start(
     if not 0 <= process_id < num_processes or ":" not in coordinator:
       raise ValueError(
         f"--coordinator={coordinator} --num_processes={num_processes}"
-        f" --process_id={process_id}: needed are host:port and 0 ≤ process_id"
+        f" --process_id={process_id}: needs host:port and 0 ≤ process_id"
         " < num_processes."
       )
   elif not _may_have_cluster():

@@ -444,7 +444,7 @@ def read_json(path: files.Path, kind: type) -> Any:
   else:
     if isinstance(value, kind):
       return value
-    problem = f"needed is a JSON {kind.__name__}"
+    problem = f"needs a JSON {kind.__name__}"
   raise ValueError(
     f"{path} is damaged: {problem}. Put a copy of it back, or move it away: a"
     " run that continues writes it anew."

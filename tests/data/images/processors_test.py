@@ -127,11 +127,11 @@ def test_options_take_the_place_of_the_files():
   assert small.cut(np.zeros((9, 30, 3), np.uint8)).grids == ((8, 8),)
   with pytest.raises(ValueError, match=r"image_options has \['tile'\]"):
     processor("qwen2_5_vl", tile=8)
-  with pytest.raises(ValueError, match="min_pixels is 900; needed is a whole"):
+  with pytest.raises(ValueError, match="min_pixels is 900; needs a whole"):
     processor("qwen2_5_vl", min_pixels=900)
   with pytest.raises(ValueError, match="tiles of 10 pixels cannot be cut"):
     processor("smolvlm", tile=10)
-  with pytest.raises(ValueError, match="min_pixels is '8'; needed is a whole"):
+  with pytest.raises(ValueError, match="min_pixels is '8'; needs a whole"):
     processor("qwen2_5_vl", min_pixels="8")
 
 
@@ -173,11 +173,11 @@ def test_a_processor_inside_of_another_file(tmp_path):
   ("fields", "message"),
   [
     ({"image_processor_type": "CLIPImageProcessor"}, "has the processor 'CLIP"),
-    ({"do_resize": False}, "has do_resize=False; needed is true"),
-    ({"patch_size": 0}, "patch is 0; needed is a whole number from 1 to 64"),
-    ({"image_mean": [0.5]}, "mean is .0.5,.; needed are three numbers"),
-    ({"image_std": [0.5, 0.5, 0.0]}, "needed are numbers above 0"),
-    ({"size": {"longest_edge": "many"}}, "max_pixels is 'many'; needed is a"),
+    ({"do_resize": False}, "has do_resize=False; needs true"),
+    ({"patch_size": 0}, "patch is 0; needs a whole number from 1 to 64"),
+    ({"image_mean": [0.5]}, "mean is .0.5,.; needs three numbers"),
+    ({"image_std": [0.5, 0.5, 0.0]}, "needs numbers above 0"),
+    ({"size": {"longest_edge": "many"}}, "max_pixels is 'many'; needs a"),
   ],
 )
 def test_what_is_not_followed(tmp_path, fields, message):
@@ -186,7 +186,7 @@ def test_what_is_not_followed(tmp_path, fields, message):
 
 
 def test_files_that_are_no_json(tmp_path):
-  for text, message in (("{", "is not JSON"), ("[1]", "needed is an object")):
+  for text, message in (("{", "is not JSON"), ("[1]", "needs an object")):
     (tmp_path / "preprocessor_config.json").write_text(text)
     with pytest.raises(ValueError, match=message):
       processors.from_folder(tmp_path)

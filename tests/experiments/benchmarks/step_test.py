@@ -169,8 +169,8 @@ def test_lengths_have_the_mean_and_stay_within_the_slots(distribution):
   ("arguments", "message"),
   [
     ({"heads": 3}, "hidden = heads × (an even number)"),
-    ({"completion_len": 1}, "needed are at least 2 slots"),
-    ({"vocab": 1}, "needed are at least 2 ids"),
+    ({"completion_len": 1}, "needs at least 2 slots"),
+    ({"vocab": 1}, "needs at least 2 ids"),
     ({"prompts": 0}, "--prompts=0"),
   ],
 )

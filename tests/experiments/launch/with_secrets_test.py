@@ -56,4 +56,4 @@ def test_a_secret_that_is_not_to_be_had_starts_nothing(capsys):
   assert "roles/secretmanager.secretAccessor" in capsys.readouterr().err
   with pytest.raises(SystemExit) as left:
     with_secrets.main(["", "HF_TOKEN", "true"][:2])
-  assert "needed are" in left.value.code
+  assert "needs" in left.value.code

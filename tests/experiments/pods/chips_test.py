@@ -43,7 +43,7 @@ def test_a_name_means_a_slice(name, topology, num_chips):
     ("v5p-100", r"has 100 \(the number in its name counts TensorCores"),
     ("v5e-100", r"has 100 \(the number in its name counts chips"),
     ("v7x:2x2x1", "no generation 'v7x' here; known: v4, v5e, v5litepod, v5p"),
-    ("tpu", "needed is GENERATION:SHAPE"),
+    ("tpu", "needs GENERATION:SHAPE"),
   ],
 )
 def test_what_is_not_sold_is_refused(name, message):

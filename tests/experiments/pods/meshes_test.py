@@ -29,7 +29,7 @@ def test_a_mesh_has_one_spelling():
   with pytest.raises(ValueError, match=r"--mesh=auto: experiments.pods.report"):
     meshes.parse("auto")
   for wrong in ("fsdp=16", "fsdp:0", "fsdp:x", "model:2"):
-    with pytest.raises(ValueError, match="is no axis; needed is NAME:SIZE"):
+    with pytest.raises(ValueError, match="is no axis; needs NAME:SIZE"):
       meshes.parse(wrong)
 
 

@@ -179,7 +179,7 @@ def test_how_far_the_formula_is_off_is_said():
 def test_the_command_refuses_a_size_that_is_not_there(monkeypatch):
   holder = types.SimpleNamespace(value=["0.5b-v5e-24"])
   monkeypatch.setattr(scaling, "_COMPILE", holder)
-  with pytest.raises(ValueError, match=r"no size '0\.5b-v5e-24'; needed"):
+  with pytest.raises(ValueError, match=r"no size '0\.5b-v5e-24'; needs"):
     scaling.main([])
 
 

@@ -13,7 +13,7 @@ def test_words_are_an_action_and_a_name():
   module, action = experiments.parsed(["report", "entropy"])
   assert (experiments.name_of(module), action) == ("entropy", "report")
   for words in ([], ["run"], ["train", "entropy"], ["run", "a", "b"]):
-    with pytest.raises(ValueError, match="needed is run NAME or report NAME, "):
+    with pytest.raises(ValueError, match="needs run NAME or report NAME, "):
       experiments.parsed(words)
   with pytest.raises(ValueError, match="no experiment 'gspo'; choose one of b"):
     experiments.parsed(["run", "gspo"])

@@ -76,7 +76,7 @@ def test_a_rate_is_chosen_by_all_seeds_but_its_own():
   # Equal means: the default, and else the lower one.
   assert league.chosen(np.full((3, 3), 0.3)).tolist() == [1, 1, 1]
   assert league.chosen(np.array([[0.3, 0.1, 0.3]] * 2)).tolist() == [0, 0]
-  with pytest.raises(ValueError, match="1 seed; needed are two"):
+  with pytest.raises(ValueError, match="1 seed; needs two"):
     league.chosen(accuracy[:1])
 
 

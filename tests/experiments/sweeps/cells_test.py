@@ -116,10 +116,10 @@ def test_short_names_are_the_shortest_ends_that_differ(names, short):
       r"cell grup_size=4: .*no setting 'grup_size'\. Did you mean"
       r" --config\.rl\.group_size\?",
     ),
-    (add('{"rl.steps": 0.5}'), r"cell steps=0\.5: .*'0\.5'; needed is a whole"),
+    (add('{"rl.steps": 0.5}'), r"cell steps=0\.5: .*'0\.5'; needs a whole"),
     (add('{"rl.steps": -1}'), r"cell steps=-1: config\.rl\.steps=-1 must be"),
     (add('{"rl.num_minibatches": 3}'), r"cell num_minib(?s:.*)16 rows"),
-    (add('{"seed": None}'), r"cell seed=None: seed got None; needed is a numb"),
+    (add('{"seed": None}'), r"cell seed=None: seed got None; needs a numb"),
     (add('{"algorithm.name": "gspo"}'), r"the algorithm is chosen with"),
     (
       add('{"seed": 1}', '{"seed": 0}', '{"rl.steps": 10}'),
@@ -247,7 +247,7 @@ def test_a_tuple_has_the_same_folder_after_a_round_through_json(
 
 
 def test_a_root_in_a_bucket_is_refused():
-  with pytest.raises(ValueError, match=r"--root=gs://bucket/a: needed is a lo"):
+  with pytest.raises(ValueError, match=r"--root=gs://bucket/a: needs a lo"):
     cells_lib.parse_root("gs://bucket/a")
 
 

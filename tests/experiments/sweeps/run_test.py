@@ -81,7 +81,7 @@ def test_a_bad_cell_is_refused_before_anything_is_written(cwd):
   (cwd / "config.py").write_text(CONFIG.replace("1e30", "'fast'"))
   result = command.run("sweeps.run", *COMMON, cwd=cwd)
   assert_refused(
-    result, "cell learning_rate=fast", "received 'fast'; needed is a number"
+    result, "cell learning_rate=fast", "received 'fast'; needs a number"
   )
   assert not (cwd / "root").exists()
 

@@ -107,7 +107,7 @@ def test_other_checkpoints_are_refused(tmp_path):
     classifiers.described(CHECKPOINTS / "qwen2")
   weight = np.zeros((2, 32), np.float32)
   folder = make(tmp_path / "a", "qwen2", head={"score.weight": weight})
-  with pytest.raises(ValueError, match=r"is \[2, 32\]; needed is \[1, 32\]"):
+  with pytest.raises(ValueError, match=r"is \[2, 32\]; needs \[1, 32\]"):
     classifiers.head(folder, classifiers.described(folder))
   folder = make(tmp_path / "b", "qwen2", head={})
   with pytest.raises(ValueError, match="has no tensor score"):

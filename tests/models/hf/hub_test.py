@@ -127,7 +127,7 @@ def test_listed_files_are_compared(tmp_path):
   ):
     hub.check_sums(tmp_path)
   (tmp_path / "a.safetensors").unlink()
-  with pytest.raises(ValueError, match="its sha256 is missing, needed is"):
+  with pytest.raises(ValueError, match="its sha256 is missing, needs"):
     hub.check_sums(tmp_path)
 
 

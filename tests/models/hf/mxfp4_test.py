@@ -128,7 +128,7 @@ def test_an_export_is_not_packed_and_does_not_say_so(folders, tmp_path):
     ({"x_scales": None}, "x_blocks in .* has no x_scales beside it"),
     (
       {"x_scales": np.zeros((1, 2, 3), np.uint8)},
-      r"x_scales U8 \[1, 2, 3\]; needed are bytes",
+      r"x_scales U8 \[1, 2, 3\]; needs bytes",
     ),
     ({"x_scales": np.zeros((1, 2, 1), np.int8)}, r"x_scales I8 \[1, 2, 1\]"),
     (

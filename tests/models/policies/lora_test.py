@@ -361,9 +361,9 @@ def test_files_are_not_replaced(tmp_path):
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"r": 8}, "r is 8, needed is 3"),
-    ({"lora_alpha": 16}, "lora_alpha is 16, needed is 6.0"),
-    ({"use_rslora": True}, "use_rslora is True, needed is False"),
+    ({"r": 8}, "r is 8, needs 3"),
+    ({"lora_alpha": 16}, "lora_alpha is 16, needs 6.0"),
+    ({"use_rslora": True}, "use_rslora is True, needs False"),
     ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
     ({"modules_to_save": ["lm_head"]}, "modules_to_save is"),
   ],
@@ -419,7 +419,7 @@ def test_a_config_is_read_back(tmp_path):
     ({"lora_alpha": float("nan")}, r"alpha is nan"),
     ({"lora_alpha": 10**400}, r"alpha is 1000"),
     ({"lora_alpha": "6"}, r"lora_alpha '6'"),
-    ({"target_modules": None}, r"target_modules None; needed is 'all-linear'"),
+    ({"target_modules": None}, r"target_modules None; needs 'all-linear'"),
     ({"target_modules": ".*proj"}, r"target_modules '\.\*proj'"),
     ({"target_modules": ["lm_head"]}, r"target_modules \['lm_head'\]"),
     ({"target_modules": [5]}, r"target_modules \[5\]"),

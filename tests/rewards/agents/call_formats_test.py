@@ -269,7 +269,7 @@ def test_each_turn_of_the_policy_opens_as_the_template_opens_it():
 
 @pytest.mark.parametrize("markup", ["abc", ["a", "b"], [1, 2, 3]])
 def test_markup_is_three_texts(markup):
-  with pytest.raises(ValueError, match="needed are three texts"):
+  with pytest.raises(ValueError, match="needs three texts"):
     call_formats.named("qwen", markup=markup)
 
 

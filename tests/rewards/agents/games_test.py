@@ -204,15 +204,15 @@ def test_a_game_that_is_over_at_once_is_no_problem(monkeypatch):
   [
     ("", {}, {}, r"extras \[\] have no 'seed'.*source='environment'"),
     ("Hello", {"seed": 0}, {}, "shows \"\\[GAME.*and the prompt is 'Hello'"),
-    ("", {"seed": 0}, {"env": "Nim-v0"}, "is 'Nim-v0'; needed is 'textarena:"),
+    ("", {"seed": 0}, {"env": "Nim-v0"}, "is 'Nim-v0'; needs 'textarena:"),
     (
       "",
       {"seed": 0},
       {"opponent": "weak"},
-      "opponent 'weak': needed is an imp",
+      "opponent 'weak': needs an imp",
     ),
     ("", {"seed": 0}, {"view": f"{_HERE}:nothing"}, "view '.*nothing'"),
-    ("", {"seed": 0}, {"opponent": []}, "not moves; needed are texts"),
+    ("", {"seed": 0}, {"opponent": []}, "not moves; needs texts"),
   ],
 )
 def test_what_is_wrong_is_told(prompt, extras, options, message):

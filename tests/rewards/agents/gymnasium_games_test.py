@@ -86,7 +86,7 @@ def test_a_wrong_path_is_told(name, message):
 
 
 def test_old_interfaces_are_told():
-  with pytest.raises(ValueError, match="returned 4 values; needed are five"):
+  with pytest.raises(ValueError, match="returned 4 values; needs five"):
     game("Old").act("1")
 
 

@@ -180,10 +180,10 @@ _TOML = "task.toml"
 _WRONG = [
   ({_TOML: None}, "task.toml is missing"),
   ({_TOML: "a = ["}, "task.toml is not TOML"),
-  ({_TOML: "verifier = 3"}, "=3 in task.toml; needed is a table"),
-  ({_TOML: "agent = {timeout_sec = 'x'}"}, "'x' in task.toml; needed is a num"),
+  ({_TOML: "verifier = 3"}, "=3 in task.toml; needs a table"),
+  ({_TOML: "agent = {timeout_sec = 'x'}"}, "'x' in task.toml; needs a num"),
   ({_TOML: "agent = {timeout_sec = -1}"}, "agent.timeout_sec=-1"),
-  ({_TOML: "verifier = {timeout_sec = nan}"}, "needed is a number above 0"),
+  ({_TOML: "verifier = {timeout_sec = nan}"}, "needs a number above 0"),
   ({_TOML: "[[steps]]\nname = 'a'"}, "has several steps; run it with harbor"),
   ({_TOML: "environment = {os = 'Windows'}"}, "has Windows"),
   (
@@ -196,7 +196,7 @@ _WRONG = [
     {_TOML: "environment = {env = {KEY = '${KEY}'}}"},
     "no variable of the host",
   ),
-  ({_TOML: "solution = {env = {KEY = 3}}"}, "solution.env has KEY=3; needed"),
+  ({_TOML: "solution = {env = {KEY = 3}}"}, "solution.env has KEY=3; needs"),
   ({_TOML: "environment = {workdir = '/usr/x'}"}, "/usr/x cannot be writable"),
   ({_TOML: "environment = {workdir = 3}"}, "environment.workdir=3"),
   ({_TOML: "artifacts = ['/tests']", "apart": ""}, "the artifact '/tests'"),
@@ -208,7 +208,7 @@ _WRONG = [
     {_TOML: "artifacts = [{source = 'a', service = 'b'}]", "apart": ""},
     "artif",
   ),
-  ({_TOML: "artifacts = [3]", "apart": ""}, "the artifact 3; needed is a file"),
+  ({_TOML: "artifacts = [3]", "apart": ""}, "the artifact 3; needs a file"),
   ({"instruction.md": None}, "instruction.md is missing"),
   ({_PLACE: None}, "Dockerfile is missing; a task has"),
   (
@@ -327,14 +327,16 @@ END
   ],
 )
 def test_rewards(name, data, reward):
-  wrong = pytest.raises(RuntimeError, match=rf"reward.{name} is b.*is a number")
+  wrong = pytest.raises(
+    RuntimeError, match=rf"reward.{name} is b.*needs a number"
+  )
   with wrong if reward is None else contextlib.nullcontext():
     assert harbor._reward(f"{REWARD}.{name}", data, "") == reward
 
 
 def test_wrong_records_and_options(tmp_path, monkeypatch):
   for extras in ({}, {"task": 3}, {"task": "a\0"}):
-    with pytest.raises(ValueError, match="needed is the folder of a task"):
+    with pytest.raises(ValueError, match="needs the folder of a task"):
       harbor.make("", extras, 0)
   with pytest.raises(FileNotFoundError, match=r"such/task\.toml is mis"):
     harbor.make("", {"task": str(tmp_path / "no-such")}, 0)

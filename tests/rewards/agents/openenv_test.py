@@ -137,7 +137,7 @@ def test_a_prompt_that_no_server_makes_costs_its_rows():
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"servers": {}}, r"servers=\{\}; needed is \{'NAME': \{'url'"),
+    ({"servers": {}}, r"servers=\{\}; needs \{'NAME': \{'url'"),
     ({"servers": {"a": {"url": "ftp://a"}}}, "'a' has the url 'ftp://a'; need"),
     ({"servers": {"a": {"url": []}}}, "'a' has the url ''"),
     ({"servers": {"a": {"uri": "b"}}}, "'uri'; a server has url, action, view"),

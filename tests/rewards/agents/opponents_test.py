@@ -51,5 +51,5 @@ def test_one_of_several_moves():
   rng = random.Random(0)
   assert {player("anything", rng) for _ in range(20)} == {"[r]", "[p]"}
   for wrong in ([], [1]):
-    with pytest.raises(ValueError, match="not moves; needed are texts"):
+    with pytest.raises(ValueError, match="not moves; needs texts"):
       games.one_of(wrong)

@@ -69,8 +69,8 @@ def test_ties_come_in_the_order_of_the_file(
   ("name", "content", "message"),
   [
     ("a.jsonl", '{"text": "a"}\n{"text"', r"a\.jsonl, line 2 is not JSON"),
-    ("a.jsonl", '{"title": "a"}', r"line 1 is '.*'; needed is an object with"),
-    ("a.jsonl", "[1]", "needed is an object with a field 'text'"),
+    ("a.jsonl", '{"title": "a"}', r"line 1 is '.*'; needs an object with"),
+    ("a.jsonl", "[1]", "needs an object with a field 'text'"),
     ("a.txt", " \n\n", "has no passage"),
   ],
 )

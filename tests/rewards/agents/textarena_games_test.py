@@ -134,7 +134,7 @@ def test_players_are_counted():
   [
     ("TicTacToe", {}, r"no game 'TicTacToe' \(did you mean '\w*TicTacToe-v0"),
     (TIC_TAC_TOE, {"seat": 2}, "has 2 players, and the policy the seat 2"),
-    (TIC_TAC_TOE, {"seat": "last"}, "the seat 'last'; needed is a number"),
+    (TIC_TAC_TOE, {"seat": "last"}, "the seat 'last'; needs a number"),
     (TIC_TAC_TOE, {"kwargs": {"size": 4}}, "begins with no number of players"),
     ("Debate-v0", {}, "begins with no number of players.*OpenRouter"),
   ],

@@ -292,16 +292,16 @@ def test_who_grades_says_something():
   ("options", "message"),
   [
     ({"format": "xml"}, "unknown format 'xml'"),
-    ({"max_calls": 0}, "max_calls=0; needed is a positive number"),
-    ({"call_s": "1"}, "call_s='1'; needed is a positive number"),
+    ({"max_calls": 0}, "max_calls=0; needs a positive number"),
+    ({"call_s": "1"}, "call_s='1'; needs a positive number"),
     ({"call_s": 9.0}, "call_s=9.0 and turn_s=8.0"),
-    ({"tools": "python"}, "tools='python'; needed is a list"),
-    ({"tools": ()}, r"tools=\(\); needed is a list"),
+    ({"tools": "python"}, "tools='python'; needs a list"),
+    ({"tools": ()}, r"tools=\(\); needs a list"),
     ({"tools": ("search",)}, "'search' needs a file of passages"),
     ({"corpus": "a.txt"}, "'search' needs a file of passages, and only it"),
-    ({"tools": ("web",)}, "tool 'web': needed is an import path"),
+    ({"tools": ("web",)}, "tool 'web': needs an import path"),
     ({"tools": (f"{OWN}:no_hint",)}, "no type hint of the argument 'x'"),
-    ({"tools": (f"{OWN}:waits",)}, "is `async`; needed is a plain function"),
+    ({"tools": (f"{OWN}:waits",)}, "is `async`; needs a plain function"),
     ({"tools": (ADD, ADD)}, "have the same name"),
     ({"grade": f"{OWN}:by_tokens", "tools": (ADD,)}, "asks for tokens"),
     ({"grade": "none_such", "tools": (ADD,)}, "reward function 'none_such'"),
@@ -318,7 +318,7 @@ def test_options_that_cannot_be_are_refused(options, message):
 )
 def test_limits_of_python_are_checked_before_there_is_an_episode(begin, limit):
   ((name, value),) = limit.items()
-  with pytest.raises(ValueError, match=f"Interpreter: {name}={value}; needed"):
+  with pytest.raises(ValueError, match=f"Interpreter: {name}={value}; needs"):
     begin(**limit)
   begin(**limit, tools=(ADD,))
 

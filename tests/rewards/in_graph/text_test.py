@@ -83,7 +83,7 @@ def test_encoded_texts_are_the_same_rows():
 def test_unusable_arguments_are_refused():
   with pytest.raises(ValueError, match="received no tokens"):
     text.table([])
-  with pytest.raises(ValueError, match="strips is 9; needed is 0 to 8"):
+  with pytest.raises(ValueError, match="strips is 9; needs 0 to 8"):
     text.table(TOKENS, 9)
 
 

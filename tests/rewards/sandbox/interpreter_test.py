@@ -330,9 +330,9 @@ def test_cpu_time_is_limited_over_all_calls():
   ("limits", "said"),
   [
     ({"sandbox": "docker"}, "'docker'; choose one of"),
-    ({"call_s": 0}, "call_s=0; needed is a number from 0.001"),
+    ({"call_s": 0}, "call_s=0; needs a number from 0.001"),
     ({"total_s": float("nan")}, "total_s=nan"),
-    ({"max_calls": 1.5}, "max_calls=1.5; needed is a whole number from 1 on"),
+    ({"max_calls": 1.5}, "max_calls=1.5; needs a whole number from 1 on"),
     ({"memory": 1 << 20}, "memory=1048576"),
     ({"max_bytes": 1 << 30}, "max_bytes=1073741824"),
     ({"cpu_s": True}, "cpu_s=True"),

@@ -42,7 +42,7 @@ def test_numpy_is_sent_as_numbers():
 
 @pytest.mark.parametrize("message", [object(), {1, 2}, b"x", {(1, 2): 3}])
 def test_what_is_no_json_is_not_sent(message):
-  with pytest.raises(ValueError, match=r"frames\.encode: .*needed are None"):
+  with pytest.raises(ValueError, match=r"frames\.encode: .*needs None"):
     frames.encode(message)
 
 

@@ -179,7 +179,7 @@ def test_an_observation_is_text_or_text_in_a_chat(workers):
   assert answers[0].observation == ("<tool>", "a", "</tool>")
   said = ("<tool>", "1", "</tool><tool>", "2", "</tool>")
   assert answers[2].observation == said
-  assert "needed is a str, or three of them" in episodes.failures.errors[0]
+  assert "needs a str, or three of them" in episodes.failures.errors[0]
 
 
 def test_an_observation_of_megabytes_ends_its_episode(workers):
@@ -421,7 +421,7 @@ def test_sessions_that_share_a_tool_are_asked_one_after_another(
 
 
 def test_without_a_session_at_work_nothing_would_come():
-  with pytest.raises(ValueError, match="concurrency is 0; needed is"):
+  with pytest.raises(ValueError, match="concurrency is 0; needs"):
     sessions.HostSessions(f"{PATH}:make", concurrency=0)
 
 

@@ -70,7 +70,7 @@ def test_what_cannot_be_compared_is_said():
   loaded = _loaded(({"name": "sort"},))
   for changes, arguments, message in (
     ({"domains": ()}, {}, "no domains"),
-    ({}, {"num_batches": 1}, "num_batches is 1; needed are 2"),
+    ({}, {"num_batches": 1}, "num_batches is 1; needs 2"),
     ({}, {"phase": "sft"}, r"phase='sft'; those .* are rl"),
   ):
     problem = dataclasses.replace(loaded.problem, **changes)

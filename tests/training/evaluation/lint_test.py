@@ -35,7 +35,7 @@ def attack(share=1.0, **guards):
 
 @pytest.mark.slow
 def test_a_data_set_of_one_prompt_is_refused(caplog):
-  message = "1 different prompts among the first 2000; needed are 128"
+  message = "1 different prompts among the first 2000; needs 128"
   for guards in ({"on": True}, {"lint": "refuse"}):
     with pytest.raises(ValueError, match=message):
       lint.before_training(*opened(attack(**guards)))
@@ -288,7 +288,7 @@ def test_files_that_are_no_quarantine_are_refused(tmp_path):
     quality.Without(source, out)
   for content in ("{", "[1]", '[{"number": 1}]'):
     out.write_text(content)
-    with pytest.raises(ValueError, match="needed is a JSON list of objects"):
+    with pytest.raises(ValueError, match="needs a JSON list of objects"):
       quality.Without(source, out)
   out.write_text(json.dumps(quality.described(source, {0: [], 1: []})))
   with pytest.raises(ValueError, match="none is left to train on"):

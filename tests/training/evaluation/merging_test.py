@@ -101,8 +101,8 @@ def test_equal_weights_that_nobody_gives():
   ("weights", "has_base", "message"),
   [
     ((1.0,), False, "1 weight for 2 runs"),
-    ((0.5, 0.6), False, r"is 1\.1; needed is 1, or a base"),
-    ((0.5, float("nan")), True, "needed are finite numbers"),
+    ((0.5, 0.6), False, r"is 1\.1; needs 1, or a base"),
+    ((0.5, float("nan")), True, "needs finite numbers"),
   ],
 )
 def test_weights_that_mean_nothing(weights, has_base, message):
@@ -125,7 +125,7 @@ def test_policies_that_do_not_go_together(three, tmp_path):
   a = next(iter(three))
   write(tmp_path / "wide", **{"model.mlp_width": 16})
   out = str(tmp_path / "out")
-  message = r"3 arrays of .*wide differ .*needed is \("
+  message = r"3 arrays of .*wide differ .*needs \("
   with pytest.raises(ValueError, match=message):
     merging.merge([a, str(tmp_path / "wide")], out)
   config = tiny_config.get_config("grpo")

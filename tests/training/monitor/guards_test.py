@@ -72,7 +72,7 @@ def test_the_worst_verdict_counts_and_every_reason_is_given():
   line = own.judge(3, "rl", metrics(keys=(1, 1, 1, 1)))
   assert line["verdict"] == "halt"
   assert own.halted == (
-    "step 3 has 1 different prompts; needed are 2"
+    "step 3 has 1 different prompts; needs 2"
     " (config.guards.min_distinct_prompts)"
   )
 

@@ -212,7 +212,7 @@ def test_without_a_verdict_a_row_is_unscored_where_it_is_judged():
     ({"rubric": "{completion}{completion}"}, "2 places"),
     ({"rubric": "{fence}{completion}"}, "for a service"),
     ({"template": "hm"}, "does not contain"),
-    ({"verdicts": {}}, "needed are words"),
+    ({"verdicts": {}}, "needs words"),
     ({"service": {"url": "https://host/v1"}}, "model is not"),
     ({"service": {"url": "http://host/v1"}, "model": "m"}, "not encrypted"),
     ({"service": {"key_variable": "sk-hush"}}, "no name of an environment"),

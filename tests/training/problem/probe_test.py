@@ -73,7 +73,7 @@ def config(tmp_path, monkeypatch):
     (
       "scalar",
       r"scalar \(.*probed_rewards\.py:4\): no score.*"
-      r"  scalar: TypeError: returned 1\.0 \(float\); needed is a list",
+      r"  scalar: TypeError: returned 1\.0 \(float\); needs a list",
     ),
     (
       "too_few",

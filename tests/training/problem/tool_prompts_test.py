@@ -92,7 +92,7 @@ def test_other_prompts_and_other_environments_have_no_tools(folder, changes):
       {},
       "or set 'opening' to what the template writes",
     ),
-    ({"max_calls": 0}, {}, "tools: max_calls=0; needed is a positive number"),
+    ({"max_calls": 0}, {}, "tools: max_calls=0; needs a positive number"),
     (
       {"max_parallel": 9},
       {},

@@ -24,8 +24,8 @@ from grpo_jax.training.runtime import hosts, sharding
   [
     (("localhost:1",), "--num_processes, --process_id is missing"),
     ((None, 2, 0), "--coordinator is missing"),
-    (("localhost:1", 2, 2), "needed are host:port and 0 ≤ process_id"),
-    (("localhost", 2, 0), "needed are host:port"),
+    (("localhost:1", 2, 2), "needs host:port and 0 ≤ process_id"),
+    (("localhost", 2, 0), "needs host:port"),
   ],
 )
 def test_what_does_not_belong_together_is_refused(arguments, message):
