@@ -215,28 +215,28 @@ def check(task: Task) -> None:
   """
 
   def wrong(what: str, need: str) -> ValueError:
-    return ValueError(f"task {task.name!r}: {what}; needed {need}.")
+    return ValueError(f"task {task.name!r}: {what}; needs {need}.")
 
   def check_ids(what: str, ids: Any, most: float = np.inf) -> None:
     is_array = isinstance(ids, np.ndarray) and ids.ndim == 1
     if not is_array or not np.issubdtype(ids.dtype, np.integer):
       raise wrong(
-        f"{what} is {_repr(ids)}", "is a NumPy array of token ids, int32 [n]"
+        f"{what} is {_repr(ids)}", "a NumPy array of token ids, int32 [n]"
       )
     if outside := ids[(ids < 0) | (ids >= task.vocab_size)].tolist():
       raise wrong(
         f"{what} has the ids {outside[:4]}",
-        f"are ids from 0 to {task.vocab_size - 1}, by Task.vocab_size",
+        f"ids from 0 to {task.vocab_size - 1}, by Task.vocab_size",
       )
     if ids.size > most:
-      raise wrong(f"{what} has {ids.size} ids", f"are at most {most}")
+      raise wrong(f"{what} has {ids.size} ids", f"at most {most}")
 
   for name in ("vocab_size", "max_prompt_len", "max_completion_len"):
     size = getattr(task, name)
     if not isinstance(size, int) or size < 1:
-      raise wrong(f"{name} is {size!r:.60}", "is a whole number from 1 on")
+      raise wrong(f"{name} is {size!r:.60}", "a whole number from 1 on")
   if not isinstance(task.end_ids, tuple) or not task.end_ids:
-    raise wrong(f"end_ids is {task.end_ids!r:.60}", "is a tuple of token ids")
+    raise wrong(f"end_ids is {task.end_ids!r:.60}", "a tuple of token ids")
   for id_ in task.end_ids:
     check_ids("end_ids", _alone(id_))
   for name in ("pad_id", "bos_id"):
@@ -251,20 +251,20 @@ def check(task: Task) -> None:
         except Exception as error:  # A user's program may raise any exception.
           raise wrong(
             f"{what} example fails with {error} ({type(error).__name__})",
-            "is a tasks.Example",
+            "a tasks.Example",
           ) from error
         if not isinstance(problem, Example):
-          raise wrong(f"an example is {_repr(problem)}", "is a tasks.Example")
+          raise wrong(f"an example is {_repr(problem)}", "a tasks.Example")
         check_ids(f"{what} prompt", problem.prompt, task.max_prompt_len)
         if not problem.prompt.size:
-          raise wrong(f"{what} prompt is empty", "is at least one token")
+          raise wrong(f"{what} prompt is empty", "at least one token")
         if problem.completion is not None:
           check_ids(
             f"{what} completion", problem.completion, task.max_completion_len
           )
         if not isinstance(problem.extras, Mapping):
           raise wrong(
-            f"{what} extras are {_repr(problem.extras)}", "is a dictionary"
+            f"{what} extras are {_repr(problem.extras)}", "a dictionary"
           )
         if task.solution is not None:
           for field, ids in task.solution(problem.extras)._asdict().items():
@@ -274,8 +274,7 @@ def check(task: Task) -> None:
           if not is_array or value.dtype.kind not in "biuf":
             raise wrong(
               f"{what} extras[{name!r}] is {_repr(value)}",
-              "is a NumPy array of numbers, of which those of a batch are"
-              " stacked",
+              "a NumPy array of numbers, of which those of a batch are stacked",
             )
           on_device = jax.dtypes.canonicalize_dtype(value.dtype)
           if value.dtype.kind in "iu" and np.any(
@@ -283,7 +282,7 @@ def check(task: Task) -> None:
           ):
             raise wrong(
               f"{what} extras[{name!r}] is {_repr(value)}",
-              f"are numbers that {on_device} has",
+              f"numbers that {on_device} has",
             )
         kinds = {
           name: (np.shape(value), np.asarray(value).dtype.kind)
@@ -294,14 +293,14 @@ def check(task: Task) -> None:
           raise wrong(
             f"{what} extras have the shapes and kinds {kinds}, and those of the"
             f" first problem {extras}",
-            "are the same for all, padded where they are shorter",
+            "the same for all, padded where they are shorter",
           )
         flags, ids = problem.observed, problem.completion
         if flags is not None and (ids is None or np.shape(flags) != ids.shape):
           size = 0 if ids is None else ids.size
           raise wrong(
             f"{what} observed has the shape {np.shape(flags)}",
-            f"is a flag for each of {size} tokens of the completion",
+            f"a flag for each of {size} tokens of the completion",
           )
 
 

@@ -101,8 +101,8 @@ class Repository:
       and all(isinstance(x, str) for pair in files.items() for x in pair)
     ):
       raise ValueError(
-        f"coding: module={module!r:.60}, files={files!r:.60}; needed in the"
-        " extras is the name of a module, and {path: text}."
+        f"coding: module={module!r:.60}, files={files!r:.60}; the extras"
+        " need the name of a module, and {path: text}."
       )
     self._module = module
     self.files = {_checked(path): text for path, text in files.items()}
@@ -165,7 +165,7 @@ class Repository:
     """
     text = self._text(path)
     if (count := text.count(old) if old else 0) != 1:
-      raise ValueError(f"{path} has the text {count} times; needed is once")
+      raise ValueError(f"{path} has the text {count} times; needs it once")
     return self._write(path, text.replace(old, new))
 
   def write_file(self, path: str, text: str) -> str:
@@ -270,7 +270,7 @@ def _tests(extras: Mapping[str, Any], field: str) -> list[dict[str, str]]:
     )
   ):
     raise ValueError(
-      f"coding: {field}={tests!r:.60}; needed in the extras is a list of"
+      f"coding: {field}={tests!r:.60}; the extras need a list of"
       " {'call': expression, 'output': its repr}, and maybe 'lines'."
     )
   return [dict(test) for test in tests]
