@@ -118,8 +118,9 @@ def apply(
   """
   metrics: Metrics = {}
   after_step = dict(memories or {})
-  for place, transform in enumerate(transforms):
-    memory = [after_step[x] for x in (str(place),) if x in after_step]
+  for i, transform in enumerate(transforms):
+    place = str(i)
+    memory = [after_step[place]] if place in after_step else []
     result = transform(*memory, batch)
     if not (
       isinstance(result, tuple)
@@ -134,7 +135,7 @@ def apply(
       )
     *new_memory, after, values = result
     if memory:
-      after_step[str(place)] = _like(transform, memory[0], new_memory[0])
+      after_step[place] = _like(transform, memory[0], new_memory[0])
     _check_fields(transform, batch, after)
     valid = batch.valid & after.valid & jnp.isfinite(after.rewards)
     batch = dataclasses.replace(
