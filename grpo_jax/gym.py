@@ -9,7 +9,7 @@ scores an answer makes the problem anew and needs no copy of it. `data` and
 
 Some datasets have Python evaluate an answer, which could then be any program.
 Here it is a literal, or an expression of numbers, single letters and functions
-of mathematics; anything else is no answer.
+of mathematics; anything else is not an answer.
 
 Source: Stojanovski et al., "Reasoning Gym: Reasoning Environments for
 Reinforcement Learning with Verifiable Rewards", arXiv:2505.24760.
@@ -87,7 +87,7 @@ class GymProblem:
   def score(self, answer: str) -> float:
     """Returns the dataset's score of an answer, usually in [0, 1]."""
     pattern = _EXPRESSIONS.get(self.name)
-    if pattern is _ARITHMETIC:  # The end of a sentence is no decimal point.
+    if pattern is _ARITHMETIC:  # Ends a sentence, not a number.
       answer = answer.strip().removesuffix(".")
     if pattern is not None and not pattern.fullmatch(answer):
       answer = ""
@@ -107,7 +107,7 @@ class GymProblem:
       return False
     try:
       return float(sympy_parser.parse_expr(answer)) == 24
-    except Exception:  # Of any type: it is no expression.
+    except Exception:  # Of any type: not an expression.
       return False
 
 
