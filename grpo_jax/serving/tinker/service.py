@@ -547,7 +547,7 @@ class Service:
     for chunk in chunks:
       tokens = chunk.get("tokens") if isinstance(chunk, Mapping) else None
       if not isinstance(tokens, list):
-        raise BadRequest("prompt has a chunk that is no text.", "prompt")
+        raise BadRequest("prompt has a chunk that is not text.", "prompt")
       ids += tokens
     size = self._device.vocab_size
     if not ids or not all(type(x) is int and 0 <= x < size for x in ids):

@@ -149,8 +149,8 @@ def _row(datum: Any, where: str) -> Row:
   for chunk in datum.model_input:
     if not chunk.HasField("encoded_text"):
       raise BadRequest(
-        f"{where}.model_input has a chunk that is no text; images and sound are"
-        " not read here.",
+        f"{where}.model_input has a chunk that is not text; images and sound"
+        " are not read here.",
         "data",
       )
     parts.append(_array(chunk.encoded_text.tokens, "<i4", where))

@@ -134,7 +134,7 @@ def test_refused_samples(door, sampler):
       ({"prompt": {"chunks": [{"tokens": [True]}]}}, "ids from 0"),
       ({"prompt": {"chunks": []}}, "at least one token"),
       ({"prompt": {"chunks": {"a": 1}}}, "must be a list"),
-      ({"prompt": {"chunks": [{"type": "image"}]}}, "no text"),
+      ({"prompt": {"chunks": [{"type": "image"}]}}, "that is not text"),
       ({"prompt": {"chunks": [{"tokens": [3] * 41}]}}, "at most 40 fit"),
       ({"num_samples": 10**6}, "num_samples=1000000"),
       ({"num_samples": 0}, "num_samples=0"),
@@ -230,7 +230,7 @@ def test_refused_rows(door, model):
   )
   refused(lambda m: setattr(m, "loss_fn", "x" * 500), "there is no loss_fn")
   refused(
-    lambda m: m.data[0].model_input[0].image.SetInParent(), "that is no text"
+    lambda m: m.data[0].model_input[0].image.SetInParent(), "that is not text"
   )
   refused(
     lambda m: m.data[0].loss_fn_inputs["weights"].sparse_csr.SetInParent(),
