@@ -535,6 +535,13 @@ class DataConfig(ImageData):
         f"config.data.rejected_share={self.rejected_share} is for a file of"
         " pairs; set config.data.format='pairs', or leave it at 0."
       )
+    is_gsm8k = self.source == "tfds" and self.name.startswith("gsm8k")
+    if self.drop_tag_probability and not is_gsm8k and self.format != "gsm8k":
+      raise ValueError(
+        f"config.data.drop_tag_probability={self.drop_tag_probability} is for"
+        " the worked answers of config.data.format='gsm8k', and the format is"
+        f" {self.format!r:.60}; set it, or leave the probability at 0."
+      )
     ranges.check(
       self,
       "config.data",

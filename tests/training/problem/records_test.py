@@ -276,6 +276,7 @@ def test_worked_answers_of_gsm8k_alone_get_a_teacher(tmp_path, monkeypatch):
     ({"source": "gym"}, "data.source got 'gym'"),
     ({"source": "reasoning_gym"}, "datasets is empty"),
     ({"rejected_share": 0.5}, "is for a file of pairs"),
+    ({"drop_tag_probability": 0.5}, "format='gsm8k', and the format is"),
   ],
 )
 def test_settings_of_another_source_are_refused(settings, message):
