@@ -26,8 +26,8 @@ def test_the_seed_stands_in_paths_of_other_runs():
   assert found.section("rl").schedule.clusters == "c-7.npz"
   # Other texts are nobody's path.
   config = config_lib.default_config()
-  config.data.template = "{prompt} {seed}"
-  assert config_lib.resolve(config).data.template == "{prompt} {seed}"
+  config.log.project = "of {seed}"
+  assert config_lib.resolve(config).log.project == "of {seed}"
 
 
 def test_runs_of_one_program_have_the_paths_of_the_first():

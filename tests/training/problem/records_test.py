@@ -277,6 +277,7 @@ def test_worked_answers_of_gsm8k_alone_get_a_teacher(tmp_path, monkeypatch):
     ({"source": "reasoning_gym"}, "datasets is empty"),
     ({"rejected_share": 0.5}, "is for a file of pairs"),
     ({"drop_tag_probability": 0.5}, "format='gsm8k', and the format is"),
+    ({"end_tokens": ("x",)}, "the task 'add' makes its own of ids"),
   ],
 )
 def test_settings_of_another_source_are_refused(settings, message):
