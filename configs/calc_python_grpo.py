@@ -7,10 +7,7 @@ Differs from configs/calc_tool_grpo.py in who runs the calls: Python sessions
 (`grpo_jax/rewards/agents/python_tool.py`) take the place of the task's
 environment in the graph. Four times in ten the teacher takes the first result
 for the answer, and sometimes it tries the leak first, which an interceptor
-blocks.
-Measured with seed 0, over 256 held-out problems sampled at temperature 1: from
-0.45 to 0.90, without a blocked call at the end, in three minutes on 2 CPU
-cores.
+blocks. The run takes three minutes on 2 CPU cores.
 """
 
 from grpo_jax.configs import calc_tool_grpo

@@ -5,11 +5,11 @@
         --workdir=runs/distill_traces
 
 The student is half as wide. It imitates the completions that the third phase of
-the teacher has kept; verifiers are asked at its evaluation only. Expected, over
-512 held-out words sampled at temperature 1: right answers 0.99, and the thought
-in one language, after a minute on 2 CPU cores (one seed). Other completions, as
-experiments.generate writes them: --config.sft.demonstrations=runs/kept.jsonl. A
-model with other tokens reads their texts.
+the teacher has kept; verifiers are asked at its evaluation only, over 512
+held-out words sampled at temperature 1. It takes a minute on 2 CPU cores. Other
+completions, as experiments.generate writes them:
+--config.sft.demonstrations=runs/kept.jsonl. A model with other tokens reads
+their texts.
 """
 
 from grpo_jax.configs import language

@@ -14,8 +14,7 @@ Only they need the package openenv. Another one takes their place:
       "url": "http://HOST:8000", "action": "move", "view": "board"}}}'
 
 A policy of bytes, with parameters drawn at random, learns to answer in capital
-letters, which both want. Measured with seed 0: the mean return of a step goes
-from 0.19 to 1.00 in 20 steps, and held-out accuracy from 0 to 1.
+letters, which both want, in 20 steps.
 """
 
 import functools

@@ -11,8 +11,8 @@ Others that are installed take their place:
     --config.environment.options='{"taskset": {"difficulty": "easy"}}'
 
 A policy of bytes, with parameters drawn at random, learns to answer in capital
-letters. Measured with seed 0: their share goes from 0.13 to 1.00 in 30 steps,
-in eleven minutes on 2 CPU cores that a dozen other programs used too.
+letters in 30 steps, eleven minutes on 2 CPU cores that a dozen other programs
+used too.
 """
 
 from grpo_jax import algorithms
