@@ -7,7 +7,7 @@
 | `timing.py`      | compiled parts, timed in turn beside the machine's rates |
 | `step.py`        | the command for a whole step and its parts               |
 | `compared.py`    | whole steps that are compared in the same rounds         |
-| `critic.py`, `attention.py`, `load.py` | commands for a part                |
+| `critic.py`, `load.py` | commands for a part                                |
 | `accelerator.py` | the command for a quarter of an hour on a GPU or a TPU   |
 | `accelerator_items.py` | its rows                                           |
 | `accelerator_jax.py`, `accelerator_torch.py` | what measures them           |
