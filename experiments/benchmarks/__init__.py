@@ -15,5 +15,4 @@
 | `host.py`        | the command for the host                                 |
 | `host_rows.py`, `host_states.py` | its measurements                         |
 | `memory.py`      | memory and processor time, as Linux counts them          |
-| `figure.py`      | the command that draws results of `step.py`              |
 """

@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from matplotlib import image
 
 from experiments.benchmarks import workload
 from tests.experiments import command
@@ -238,10 +237,6 @@ def test_the_benchmark_measures_every_part(tmp_path):
   step_s = results["phases"]["step"]["median_s"]
   tokens = metrics["tokens/generated"]
   assert results["tokens_per_s"] == pytest.approx(tokens / step_s)
-  files = f"--results={tmp_path / 'x.json'}", f"--output={tmp_path / 'x.png'}"
-  status, _, err = command.run("benchmarks.figure", *files)
-  assert status == 0, err
-  assert image.imread(tmp_path / "x.png").std() > 0.05  # Not blank.
 
 
 @pytest.mark.slow
