@@ -3,8 +3,9 @@
   pip install torch transformers safetensors
   python scripts/make_tiny_checkpoints.py --output=tests/data/checkpoints
 
-One folder per family with config.json (the keys that published checkpoints of
-the family have), model.safetensors (random weights) and reference.npz:
+One folder per family. Its config.json is written by hand, has the keys that
+published checkpoints of the family have, and lies in tests/data/checkpoints.
+The command adds model.safetensors (random weights) and reference.npz:
 
   input_ids [B, L] int32, attention_mask [B, L] bool (left-padded),
   logits [B, L, V] float32, and greedy [B, 12] int32, the continuation at
@@ -12,11 +13,30 @@ the family have), model.safetensors (random weights) and reference.npz:
 
 computed in float32 by transformers from the written files. For deepseek_v4, and
 with --gradient for all whose prompts have no images, also gradient.safetensors,
-with gradients in the places of the weights. Weights are
-larger than at the start of a training, norm scales and biases are random, and
-windows and original contexts are shorter than the sequences, so that every
-switch of a family shows in the logits. The same versions of torch and
-transformers give the same files.
+with gradients in the places of the weights. Weights are larger than at the
+start of a training, norm scales and biases are random, and windows and original
+contexts are shorter than the sequences, so that every switch of a family shows
+in the logits. The same versions of torch and transformers give the same files.
+
+Numbers of a config.json that need a reason:
+
+- deepseek_r1_distill has no key of its own: these are Qwen2 (or Llama) files.
+- deepseek_v3 and qwen3_5 name layers of later tokens, and have no tensors of
+  them; files of Qwen2 and Qwen3 name a window and switch it off.
+- deepseek_v32, glm_moe_dsa and deepseek_v4: fewer chosen tokens than a prompt
+  has, and so many heads of an indexer that no score is exactly 0: torch.topk
+  takes any of equal ones.
+- deepseek_v4: moe_intermediate_size is a multiple of 4, which products of torch
+  need; mixtral: intermediate_size of 8, for those in bfloat16.
+- llama: of the 6 wavelengths (6, 29, 135, … tokens) the first is kept, the
+  second is in the ramp and the others are scaled.
+- gemma3_text: layers 0, 1 and 3 slide. phi4_mini: 8 of 12 channels rotate, and
+  the window is longer than any text.
+- granite, nanochat, gemma2 and gpt_oss: multipliers, caps and limits that act
+  on what tiny layers make. Published are 2^-6, 12, 8 and 0.22; 15; 50 and 30;
+  and 7.
+- qwen3 and nanochat have rope_parameters, as transformers 5 writes them; the
+  others the older form.
 
 References of families with images also have the images of the prompts; see
 scripts/tiny_vision.py.
@@ -58,774 +78,12 @@ _MIN_MARGIN = 5e-3
 _MIN_DISTINCT = 5
 _NUM_PROMPT_TOKENS = (24, 17, 5)  # Beside a window of 8.
 
-_SIZES = {
-  "vocab_size": 96,
-  "hidden_size": 32,
-  "intermediate_size": 48,
-  "num_hidden_layers": 3,
-  "num_attention_heads": 4,
-  "num_key_value_heads": 2,
-  "max_position_embeddings": 256,
-  "bos_token_id": 1,
-  "eos_token_id": 2,
-  "torch_dtype": "float32",
-}
-# Of models whose layers all have experts.
-_NO_MLP = {k: v for k, v in _SIZES.items() if k != "intermediate_size"}
-# Numbers that divide little, and small files.
-_SMALL = {
-  "hidden_size": 24,
-  "intermediate_size": 20,
-  "num_attention_heads": 3,
-  "num_hidden_layers": 2,
-  "num_key_value_heads": 1,
-  "vocab_size": 50,
-}
-# Published Qwen2 files name a window and switch it off.
-_NO_WINDOW = {
-  "use_sliding_window": False,
-  "sliding_window": 8,
-  "max_window_layers": 1,
-}
-_QWEN2 = _SIZES | {
-  "architectures": ["Qwen2ForCausalLM"],
-  "model_type": "qwen2",
-  "hidden_act": "silu",
-  "rms_norm_eps": 1e-6,
-  "rope_theta": 1_000_000.0,
-  "tie_word_embeddings": True,
-  **_NO_WINDOW,
-}
-_GEMMA = _SIZES | {
-  "bos_token_id": 2,
-  "eos_token_id": 1,
-  "pad_token_id": 0,
-  "attention_bias": False,
-  "hidden_activation": "gelu_pytorch_tanh",
-  "num_hidden_layers": 4,
-  "num_key_value_heads": 1,
-  "head_dim": 12,
-  "query_pre_attn_scalar": 5,
-  "rms_norm_eps": 1e-6,
-  "rope_theta": 10_000.0,
-  "sliding_window": 8,
-}
-
-_ROUTED = {
-  "first_k_dense_replace": 1,
-  "moe_intermediate_size": 16,
-  "n_group": 4,
-  "n_routed_experts": 8,
-  "n_shared_experts": 2,
-  "norm_topk_prob": True,
-  "num_experts_per_tok": 3,
-  "routed_scaling_factor": 2.5,
-  "topk_group": 2,
-}
-_DEEPSEEK_V3 = (
-  _SIZES
-  | _ROUTED
-  | {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "attention_bias": False,
-    "ep_size": 1,
-    "hidden_act": "silu",
-    "kv_lora_rank": 16,
-    "model_type": "deepseek_v3",
-    "moe_layer_freq": 1,
-    # As in published files, which have tensors of that layer; these have none.
-    "num_nextn_predict_layers": 1,
-    "num_key_value_heads": 4,
-    "q_lora_rank": 12,
-    "qk_nope_head_dim": 10,
-    "qk_rope_head_dim": 8,
-    "rms_norm_eps": 1e-6,
-    # Published are an original context of 4096 and mscale = mscale_all_dim.
-    "rope_scaling": {
-      "beta_fast": 4,
-      "beta_slow": 1,
-      "factor": 8,
-      "mscale": 0.7,
-      "mscale_all_dim": 1.0,
-      "original_max_position_embeddings": 32,
-      "type": "yarn",
-    },
-    "rope_theta": 10_000.0,
-    "scoring_func": "sigmoid",
-    "tie_word_embeddings": False,
-    "topk_method": "noaux_tc",
-    "v_head_dim": 6,
-  }
-)
-# Fewer tokens than any prompt has, so that the choice matters. With few heads
-# many scores are exactly 0, and torch.topk takes any of them.
-_INDEXER = {
-  "architectures": ["DeepseekV32ForCausalLM"],
-  "index_head_dim": 12,
-  "index_n_heads": 8,
-  "index_topk": 4,
-  "model_type": "deepseek_v32",
-  "num_key_value_heads": 3,
-}
-
-# Published: 16 heads of keys, 16 to 64 of values, all 128 wide.
-_DELTA = {
-  "attention_bias": False,
-  "head_dim": 16,
-  "hidden_act": "silu",
-  "hidden_size": 24,
-  "intermediate_size": 20,
-  "linear_conv_kernel_dim": 4,
-  "linear_key_head_dim": 8,
-  "linear_num_key_heads": 2,
-  "linear_num_value_heads": 4,
-  "linear_value_head_dim": 6,
-  "num_hidden_layers": 4,
-  "rms_norm_eps": 1e-6,
-}
-_QWEN3_5 = (
-  _SIZES
-  | _DELTA
-  | {
-    "attn_output_gate": True,
-    "full_attention_interval": 4,
-    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-    "mamba_ssm_dtype": "float32",
-    "mlp_only_layers": [],
-    "model_type": "qwen3_5_text",
-    "mtp_num_hidden_layers": 1,
-    "mtp_use_dedicated_embeddings": False,
-    "rope_parameters": {
-      "mrope_interleaved": True,
-      # Published are [11, 11, 10] pairs.
-      "mrope_section": [2, 1, 1],
-      "partial_rotary_factor": 0.5,
-      "rope_theta": 10_000.0,
-      "rope_type": "default",
-    },
-    "tie_word_embeddings": True,
-  }
+FAMILIES = sorted(
+  path.parent.name for path in tiny_vision.CHECKPOINTS.glob("*/config.json")
 )
 
-_EXPERTS = {
-  "moe_intermediate_size": 16,
-  "num_experts": 4,
-  "num_experts_per_tok": 2,
-  "output_router_logits": False,
-  "router_aux_loss_coef": 0.001,
-  "shared_expert_intermediate_size": 12,
-}
-_QWEN3_5_MOE = {
-  **{k: v for k, v in _QWEN3_5.items() if k != "intermediate_size"},
-  **_EXPERTS,
-  # Published is a period of 4.
-  "full_attention_interval": 2,
-  "layer_types": ["linear_attention", "full_attention"],
-  "model_type": "qwen3_5_moe_text",
-  "num_hidden_layers": 2,
-  "tie_word_embeddings": False,
-}
-_WITH_IMAGES = {
-  "image_token_id": 90,
-  "video_token_id": 91,
-  "vision_end_token_id": 93,
-  "vision_start_token_id": 92,
-}
-_QWEN3_5_TOWER = {
-  "deepstack_visual_indexes": [],
-  "depth": 1,
-  "hidden_act": "gelu_pytorch_tanh",
-  "hidden_size": 8,
-  "in_channels": 3,
-  "initializer_range": 0.02,
-  "intermediate_size": 8,
-  "model_type": "qwen3_5",
-  "num_heads": 2,
-  "num_position_embeddings": 16,
-  "out_hidden_size": 24,
-  "patch_size": 2,
-  "spatial_merge_size": 2,
-  "temporal_patch_size": 2,
-}
 
-FAMILIES = {
-  "qwen2": _QWEN2,
-  # No key of its own: DeepSeek's distillations are Qwen2 (and Llama) files.
-  "deepseek_r1_distill": _QWEN2
-  | {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "rope_theta": 10_000.0,
-    "tie_word_embeddings": False,
-    "use_mrope": False,
-  },
-  "qwen3": _SIZES
-  | {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "attention_bias": False,
-    "head_dim": 12,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    # As transformers 5 writes it; the others have the older form.
-    "rope_parameters": {"rope_theta": 1_000_000.0, "rope_type": "default"},
-    "tie_word_embeddings": True,
-    **_NO_WINDOW,
-  },
-  "qwen3_moe": _SIZES
-  | {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "attention_bias": False,
-    "decoder_sparse_step": 1,
-    "head_dim": 12,
-    "hidden_act": "silu",
-    "mlp_only_layers": [],
-    "moe_intermediate_size": 24,
-    "norm_topk_prob": True,
-    "num_experts": 8,
-    "num_experts_per_tok": 3,
-    "num_hidden_layers": 2,
-    "output_router_logits": False,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": None,
-    "rope_theta": 1_000_000.0,
-    "router_aux_loss_coef": 0.001,
-    "tie_word_embeddings": False,
-    **_NO_WINDOW,
-  },
-  "qwen3_next": _SIZES
-  | _DELTA
-  | _EXPERTS
-  | {
-    "architectures": ["Qwen3NextForCausalLM"],
-    "decoder_sparse_step": 1,
-    # Published is 4.
-    "full_attention_interval": 2,
-    "mlp_only_layers": [],
-    "model_type": "qwen3_next",
-    "norm_topk_prob": True,
-    "partial_rotary_factor": 0.25,
-    "rope_scaling": None,
-    "rope_theta": 10_000_000,
-    "tie_word_embeddings": False,
-    "use_sliding_window": False,
-  },
-  "qwen3_5": _WITH_IMAGES
-  | {
-    "architectures": ["Qwen3_5ForConditionalGeneration"],
-    "model_type": "qwen3_5",
-    "text_config": _QWEN3_5,
-    "tie_word_embeddings": True,
-    "vision_config": _QWEN3_5_TOWER,
-  },
-  "qwen3_5_moe": _WITH_IMAGES
-  | {
-    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
-    "model_type": "qwen3_5_moe",
-    "text_config": _QWEN3_5_MOE,
-    "tie_word_embeddings": False,
-    "vision_config": _QWEN3_5_TOWER | {"model_type": "qwen3_5_moe"},
-  },
-  "llama": _SIZES
-  | {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "attention_bias": False,
-    "head_dim": 12,
-    "hidden_act": "silu",
-    "mlp_bias": False,
-    "rms_norm_eps": 1e-5,
-    # Of the 6 wavelengths (6, 29, 135, … tokens) the first is kept, the second
-    # is in the ramp and the others are scaled.
-    "rope_scaling": {
-      "factor": 8.0,
-      "high_freq_factor": 4.0,
-      "low_freq_factor": 1.0,
-      "original_max_position_embeddings": 48,
-      "rope_type": "llama3",
-    },
-    "rope_theta": 10_000.0,
-    "tie_word_embeddings": True,
-  },
-  "granite": _SIZES
-  | _SMALL
-  | {
-    "architectures": ["GraniteForCausalLM"],
-    "attention_bias": False,
-    # Published are 2^-6, 12, 8 and 0.22, with which tiny layers say little.
-    "attention_multiplier": 0.3,
-    "embedding_multiplier": 2.5,
-    "hidden_act": "silu",
-    "logits_scaling": 3.0,
-    "mlp_bias": False,
-    "model_type": "granite",
-    "num_key_value_heads": 3,
-    "residual_multiplier": 0.7,
-    "rms_norm_eps": 1e-5,
-    "rope_scaling": None,
-    "rope_theta": 10_000.0,
-    "tie_word_embeddings": True,
-  },
-  "mistral": _SIZES
-  | {
-    "architectures": ["MistralForCausalLM"],
-    "model_type": "mistral",
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10_000.0,
-    "sliding_window": 8,
-    "tie_word_embeddings": False,
-  },
-  "ministral3": _SIZES
-  | _SMALL
-  | {
-    "architectures": ["Ministral3ForCausalLM"],
-    "head_dim": 10,
-    "hidden_act": "silu",
-    "model_type": "ministral3",
-    # Published are an original context of 16384 and a β of 0.1.
-    "rope_parameters": {
-      "beta_fast": 4.0,
-      "beta_slow": 1.0,
-      "factor": 16.0,
-      "llama_4_scaling_beta": 0.5,
-      "mscale": 1.0,
-      "mscale_all_dim": 1.0,
-      "original_max_position_embeddings": 8,
-      "rope_theta": 1_000_000.0,
-      "rope_type": "yarn",
-      "type": "yarn",
-    },
-    "rms_norm_eps": 1e-5,
-    "sliding_window": None,
-    "tie_word_embeddings": False,
-  },
-  "mixtral": _SIZES
-  | _SMALL
-  | {
-    "architectures": ["MixtralForCausalLM"],
-    "head_dim": 10,
-    "hidden_act": "silu",
-    # The product of experts in torch takes multiples of 8 in bfloat16.
-    "intermediate_size": 16,
-    "model_type": "mixtral",
-    "num_experts_per_tok": 2,
-    "num_local_experts": 5,
-    "output_router_logits": False,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1_000_000.0,
-    "router_aux_loss_coef": 0.02,
-    # Published is null.
-    "sliding_window": 7,
-    "tie_word_embeddings": False,
-  },
-  "smollm3": _SIZES
-  | _SMALL
-  | {
-    "architectures": ["SmolLM3ForCausalLM"],
-    "attention_bias": False,
-    "hidden_act": "silu",
-    "layer_types": ["full_attention"] * 3,
-    "max_window_layers": 28,
-    "mlp_bias": False,
-    "model_type": "smollm3",
-    # Published is 4, with the layers that follow from it.
-    "no_rope_layer_interval": 2,
-    "no_rope_layers": [1, 0, 1],
-    "num_hidden_layers": 3,
-    "pad_token_id": 0,
-    "pretraining_tp": 2,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": None,
-    "rope_theta": 5_000_000.0,
-    "sliding_window": None,
-    "tie_word_embeddings": True,
-    "use_sliding_window": False,
-  },
-  "gemma4_text": _SIZES
-  | _SMALL
-  | {
-    "architectures": ["Gemma4ForCausalLM"],
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "attention_k_eq_v": False,
-    "bos_token_id": 2,
-    "enable_moe_block": False,
-    "eos_token_id": 1,
-    "final_logit_softcapping": 30.0,
-    "global_head_dim": 16,
-    "head_dim": 12,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "hidden_size_per_layer_input": 6,
-    "initializer_range": 0.02,
-    # Published are five or six layers a period, and 15 of 35 layers with keys.
-    "layer_types": [
-      *("sliding_attention", "full_attention", "sliding_attention"),
-      *("sliding_attention", "full_attention"),
-    ],
-    "model_type": "gemma4_text",
-    "moe_intermediate_size": None,
-    "num_experts": None,
-    "num_global_key_value_heads": None,
-    "num_hidden_layers": 5,
-    "num_kv_shared_layers": 2,
-    "pad_token_id": 0,
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {
-      "full_attention": {
-        "partial_rotary_factor": 0.25,
-        "rope_theta": 1_000_000.0,
-        "rope_type": "proportional",
-      },
-      "sliding_attention": {"rope_theta": 10_000.0, "rope_type": "default"},
-    },
-    "sliding_window": 8,
-    "tie_word_embeddings": True,
-    "top_k_experts": None,
-    "use_bidirectional_attention": None,
-    "use_cache": True,
-    "use_double_wide_mlp": True,
-    "vocab_size_per_layer_input": 50,
-  },
-  "llama4_text": _SIZES
-  | _SMALL
-  | {
-    "architectures": ["Llama4ForCausalLM"],
-    # Published are 8192, 0.1 and 8192, with 4 layers a period.
-    "attention_bias": False,
-    "attention_chunk_size": 8,
-    "attn_scale": 0.7,
-    "attn_temperature_tuning": True,
-    "floor_scale": 5,
-    "for_llm_compressor": False,
-    "head_dim": 12,
-    "hidden_act": "silu",
-    "interleave_moe_layer_step": 2,
-    "intermediate_size": 20,
-    "intermediate_size_mlp": 28,
-    "layer_types": None,
-    "model_type": "llama4_text",
-    "moe_layers": None,
-    "no_rope_layer_interval": 3,
-    "no_rope_layers": [],
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 6,
-    "num_local_experts": 4,
-    "output_router_logits": False,
-    "pad_token_id": 0,
-    "rms_norm_eps": 1e-5,
-    "rope_scaling": {
-      "factor": 4.0,
-      "high_freq_factor": 1.0,
-      "low_freq_factor": 1.0,
-      "original_max_position_embeddings": 32,
-      "rope_type": "llama3",
-    },
-    "rope_theta": 500_000.0,
-    "router_aux_loss_coef": 0.001,
-    "router_jitter_noise": 0.0,
-    "tie_word_embeddings": False,
-    "use_qk_norm": True,
-  },
-  "olmo2": _SIZES
-  | {
-    "architectures": ["Olmo2ForCausalLM"],
-    "model_type": "olmo2",
-    "attention_bias": False,
-    "hidden_act": "silu",
-    "pad_token_id": 1,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": None,
-    "rope_theta": 500_000.0,
-    "tie_word_embeddings": False,
-  },
-  "olmo3": _SIZES
-  | _SMALL
-  | {
-    "architectures": ["Olmo3ForCausalLM"],
-    "attention_bias": False,
-    "hidden_act": "silu",
-    # Published is full_attention in every fourth layer.
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    "model_type": "olmo3",
-    "num_hidden_layers": 3,
-    "num_key_value_heads": 3,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": {
-      "attention_factor": 1.2079441541679836,
-      "beta_fast": 4.0,
-      "beta_slow": 1.0,
-      "factor": 8.0,
-      "original_max_position_embeddings": 16,
-      "rope_type": "yarn",
-    },
-    "rope_theta": 500_000,
-    "sliding_window": 5,
-    "tie_word_embeddings": False,
-  },
-  "nanochat": _SIZES
-  | {
-    "architectures": ["NanoChatForCausalLM"],
-    "attention_bias": False,
-    # Published is 15; this acts on what tiny layers make.
-    "final_logit_softcapping": 8.0,
-    "hidden_act": "relu2",
-    "hidden_size": 24,
-    "model_type": "nanochat",
-    "num_attention_heads": 3,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 3,
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default"},
-    "tie_word_embeddings": False,
-  },
-  "gpt2": {
-    "activation_function": "gelu_new",
-    "architectures": ["GPT2LMHeadModel"],
-    "attn_pdrop": 0.1,
-    "bos_token_id": 1,
-    "embd_pdrop": 0.1,
-    "eos_token_id": 2,
-    "initializer_range": 0.02,
-    "layer_norm_epsilon": 1e-5,
-    "model_type": "gpt2",
-    "n_ctx": 64,
-    "n_embd": 21,
-    "n_head": 3,
-    "n_layer": 2,
-    "n_positions": 64,
-    "resid_pdrop": 0.1,
-    "summary_activation": None,
-    "summary_first_dropout": 0.1,
-    "summary_proj_to_labels": True,
-    "summary_type": "cls_index",
-    "summary_use_proj": True,
-    "task_specific_params": None,
-    "vocab_size": 96,
-  },
-  "gemma2": _GEMMA
-  | {
-    "architectures": ["Gemma2ForCausalLM"],
-    "model_type": "gemma2",
-    # Published are 50 and 30; these act on the scores of tiny layers.
-    "attn_logit_softcapping": 4.0,
-    "final_logit_softcapping": 8.0,
-    "hidden_act": "gelu_pytorch_tanh",
-  },
-  "gemma3_text": _GEMMA
-  | {
-    "architectures": ["Gemma3ForCausalLM"],
-    "model_type": "gemma3_text",
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-    "rope_local_base_freq": 100.0,
-    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-    # Published is 6; layers 0, 1 and 3 slide.
-    "sliding_window_pattern": 3,
-  },
-  "phi4_mini": _SIZES
-  | {
-    "architectures": ["Phi3ForCausalLM"],
-    "attention_bias": False,
-    "embd_pdrop": 0.0,
-    "full_attn_mod": 1,
-    "hidden_act": "silu",
-    "hidden_size": 48,
-    "interpolate_factor": 1,
-    "lm_head_bias": False,
-    "mlp_bias": False,
-    "model_type": "phi3",
-    "original_max_position_embeddings": 64,
-    "pad_token_id": 2,
-    # 8 of 12 channels.
-    "partial_rotary_factor": 0.7,
-    "resid_pdrop": 0.0,
-    "rms_norm_eps": 1e-5,
-    "rope_scaling": {
-      "long_factor": [1.0, 1.5, 4.0, 16.0],
-      "short_factor": [1.0, 1.1, 1.3, 2.0],
-      "type": "longrope",
-    },
-    "rope_theta": 10_000.0,
-    # Published is longer than any text.
-    "sliding_window": 262144,
-    "tie_word_embeddings": True,
-  },
-  "deepseek_v3": _DEEPSEEK_V3,
-  "kimi_k2": _DEEPSEEK_V3
-  | _SMALL
-  | {
-    "auto_map": {
-      "AutoConfig": "configuration_deepseek.DeepseekV3Config",
-      "AutoModel": "modeling_deepseek.DeepseekV3Model",
-      "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
-    },
-    "model_type": "kimi_k2",
-    "n_group": 1,
-    "n_routed_experts": 5,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "num_key_value_heads": 3,
-    "num_nextn_predict_layers": 0,
-    "qk_nope_head_dim": 5,
-    # Equal bounds, as published.
-    "rope_scaling": {
-      "beta_fast": 1.0,
-      "beta_slow": 1.0,
-      "factor": 32.0,
-      "mscale": 1.0,
-      "mscale_all_dim": 1.0,
-      "original_max_position_embeddings": 64,
-      "type": "yarn",
-    },
-    "routed_scaling_factor": 2.827,
-    "topk_group": 1,
-    "v_head_dim": 7,
-  },
-  "deepseek_v32": _DEEPSEEK_V3 | _SMALL | _INDEXER,
-  "glm_moe_dsa": {k: v for k, v in _DEEPSEEK_V3.items() if k != "rope_theta"}
-  | _SMALL
-  | _INDEXER
-  | {
-    "architectures": ["GlmMoeDsaForCausalLM"],
-    "head_dim": 8,
-    "indexer_rope_interleave": True,
-    "model_type": "glm_moe_dsa",
-    "n_group": 1,
-    "qk_head_dim": 18,
-    "rms_norm_eps": 1e-5,
-    "rope_interleave": True,
-    "rope_parameters": {"rope_theta": 1_000.0, "rope_type": "default"},
-    "rope_scaling": None,
-    "topk_group": 1,
-  },
-  "deepseek_v4": _NO_MLP
-  | {
-    "architectures": ["DeepseekV4ForCausalLM"],
-    "attention_bias": False,
-    # Published are rates of 4 and 128 and a window of 128, with 512 entries.
-    "compress_rates": {
-      "compressed_sparse_attention": 3,
-      "heavily_compressed_attention": 5,
-    },
-    "compress_rope_theta": 1_000.0,
-    "hc_eps": 1e-6,
-    "hc_mult": 3,
-    "hc_sinkhorn_iters": 4,
-    "head_dim": 10,
-    "hidden_act": "silu",
-    "hidden_size": 24,
-    "index_head_dim": 6,
-    # So many that no score is 0: torch promises no order of equal ones.
-    "index_n_heads": 9,
-    "index_topk": 3,
-    "layer_types": [
-      *("sliding_attention", "compressed_sparse_attention"),
-      *("heavily_compressed_attention", "compressed_sparse_attention"),
-    ],
-    "mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe"],
-    "model_type": "deepseek_v4",
-    # A multiple of 4, which products of torch need.
-    "moe_intermediate_size": 12,
-    "n_routed_experts": 5,
-    "n_shared_experts": 1,
-    "norm_topk_prob": True,
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 4,
-    "num_key_value_heads": 1,
-    "num_nextn_predict_layers": 1,
-    "o_groups": 2,
-    "o_lora_rank": 6,
-    "q_lora_rank": 14,
-    "qk_rope_head_dim": 4,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": {
-      "beta_fast": 4,
-      "beta_slow": 1,
-      "factor": 4,
-      "original_max_position_embeddings": 16,
-      "type": "yarn",
-    },
-    "rope_theta": 100.0,
-    "routed_scaling_factor": 1.5,
-    "scoring_func": "sqrtsoftplus",
-    "sliding_window": 4,
-    "swiglu_limit": 1.0,
-    "tie_word_embeddings": False,
-    "topk_method": "noaux_tc",
-    "vocab_size": 50,
-  },
-  "glm4": _SIZES
-  | {
-    "architectures": ["Glm4ForCausalLM"],
-    "attention_bias": True,
-    "head_dim": 12,
-    "hidden_act": "silu",
-    "model_type": "glm4",
-    "pad_token_id": 0,
-    "partial_rotary_factor": 0.5,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10_000.0,
-    "tie_word_embeddings": False,
-  },
-  "glm4_moe": _SIZES
-  | _ROUTED
-  | {
-    "architectures": ["Glm4MoeForCausalLM"],
-    "attention_bias": True,
-    "head_dim": 12,
-    "hidden_act": "silu",
-    "model_type": "glm4_moe",
-    "n_group": 1,
-    "n_shared_experts": 1,
-    "num_nextn_predict_layers": 1,
-    "pad_token_id": 0,
-    "partial_rotary_factor": 0.5,
-    "rms_norm_eps": 1e-5,
-    "rope_scaling": None,
-    "rope_theta": 1_000_000.0,
-    "tie_word_embeddings": False,
-    "topk_group": 1,
-    "use_qk_norm": True,
-  },
-  "gpt_oss": _SIZES
-  | {
-    "architectures": ["GptOssForCausalLM"],
-    "attention_bias": True,
-    "experts_per_token": 2,
-    "head_dim": 12,
-    "hidden_act": "silu",
-    "initial_context_length": 16,
-    "intermediate_size": 24,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "model_type": "gpt_oss",
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 2,
-    "num_local_experts": 4,
-    "output_router_logits": False,
-    "pad_token_id": 0,
-    "rms_norm_eps": 1e-5,
-    "rope_scaling": {
-      "beta_fast": 4.0,
-      "beta_slow": 1.0,
-      "factor": 8.0,
-      "original_max_position_embeddings": 16,
-      "rope_type": "yarn",
-      "truncate": False,
-    },
-    "rope_theta": 150_000.0,
-    "router_aux_loss_coef": 0.9,
-    "sliding_window": 8,
-    # Published is 7; this acts on what tiny experts make.
-    "swiglu_limit": 1.0,
-    "tie_word_embeddings": False,
-  },
-  **tiny_vision.FAMILIES,
-}
-
-
-# Switches that the families above lack, as "family-name" -> changed keys.
+# Switches that the families lack, as "family-name" -> changed keys.
 _KIMI_LAYERS = "language_model.model.layers."
 _UNTIED = {"tie_word_embeddings": False}
 _IMAGES = {
@@ -867,7 +125,7 @@ VARIANTS = {
     "num_hidden_layers": 6,
     "tie_word_embeddings": True,
   },
-  "qwen3_5_text-untied": _QWEN3_5
+  "qwen3_5_text-untied": tiny_vision.family_config("qwen3_5")["text_config"]
   | _UNTIED
   | {
     "architectures": ["Qwen3_5ForCausalLM"],
@@ -877,7 +135,9 @@ VARIANTS = {
     "linear_num_key_heads": 1,
     "num_key_value_heads": 4,
   },
-  "qwen3_5_moe_text-tied": _QWEN3_5_MOE
+  "qwen3_5_moe_text-tied": tiny_vision.family_config("qwen3_5_moe")[
+    "text_config"
+  ]
   | {
     "architectures": ["Qwen3_5MoeForCausalLM"],
     "linear_num_key_heads": 4,
@@ -1130,16 +390,16 @@ _TEXT_PARTS = {
 
 def variant(name: str) -> dict:
   """The config.json of an entry of `VARIANTS`."""
-  family = name.partition("-")[0]
-  if family.startswith("qwen3_5") or tiny_vision.is_vision(VARIANTS[name]):
+  kind = name.partition("-")[0]
+  if kind.startswith("qwen3_5") or tiny_vision.is_vision(VARIANTS[name]):
     return VARIANTS[name]
-  if family in FAMILIES:
-    return FAMILIES[family] | VARIANTS[name]
-  inner = FAMILIES[_TEXT_PARTS[family]] | {}
-  if family == "gemma3":
+  if kind in FAMILIES:
+    return tiny_vision.family_config(kind) | VARIANTS[name]
+  inner = tiny_vision.family_config(_TEXT_PARTS[kind])
+  if kind == "gemma3":
     inner |= {"sliding_window_pattern": 2}
   del inner["architectures"]
-  return {"model_type": family, "text_config": inner} | VARIANTS[name]
+  return {"model_type": kind, "text_config": inner} | VARIANTS[name]
 
 
 def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
@@ -1458,7 +718,7 @@ def main() -> None:
   """Writes the families, or the reference of one checkpoint."""
   parser = argparse.ArgumentParser()
   parser.add_argument("--output", type=pathlib.Path)
-  parser.add_argument("--families", nargs="+", default=list(FAMILIES))
+  parser.add_argument("--families", nargs="+", default=FAMILIES)
   parser.add_argument("--variants", action="store_true")
   parser.add_argument("--reference_of", type=pathlib.Path, nargs="+")
   parser.add_argument("--length", type=int, default=64)
@@ -1482,15 +742,14 @@ def main() -> None:
   for name in args.families:
     if name not in FAMILIES:
       parser.error(f"no family {name!r}; known are {', '.join(FAMILIES)}.")
-  configs = {name: FAMILIES[name] for name in args.families}
+  configs = {name: tiny_vision.family_config(name) for name in args.families}
   if args.variants:
     configs = {name: variant(name) for name in VARIANTS}
   for name, config in configs.items():
     directory = args.output / name
     for seed in itertools.count():
       make_checkpoint(directory, config, seed)
-      keys = config.get("text_config", config)
-      vocab_size = keys.get("vocab_size", _SIZES["vocab_size"])
+      vocab_size = config.get("text_config", config)["vocab_size"]
       prompts = _prompts(config, vocab_size, _NUM_PROMPT_TOKENS, seed)
       arrays, margin = make_reference(
         directory,

@@ -8,9 +8,13 @@ image [P, N], place [P, N, 2] and grid [P, M, 2].
 
 from __future__ import annotations
 
+import json
+import pathlib
+
 import numpy as np
 import torch
 
+CHECKPOINTS = pathlib.Path(__file__).parents[1] / "tests/data/checkpoints"
 _IMAGE, _VIDEO, _START, _END = 5, 6, 3, 4
 _FIRST_TEXT = 8  # Ids below are of no text.
 _TEXT = {
@@ -30,155 +34,14 @@ _TOKENS = {
   "vision_end_token_id": _END,
   "vision_start_token_id": _START,
 }
-# As files on the hub have it: without "text_config".
-QWEN2_5_VL = (
-  _TEXT
-  | _TOKENS
-  | {
-    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
-    "attention_dropout": 0.0,
-    "hidden_act": "silu",
-    "max_window_layers": 1,
-    "model_type": "qwen2_5_vl",
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": {"mrope_section": [2, 1, 1], "type": "mrope"},
-    "rope_theta": 10_000.0,
-    "sliding_window": 8,
-    "tie_word_embeddings": True,
-    "torch_dtype": "float32",
-    "use_sliding_window": False,
-    "vision_config": {
-      "depth": 4,
-      "fullatt_block_indexes": [1, 3],
-      "hidden_act": "silu",
-      "hidden_size": 16,
-      "in_chans": 3,
-      "intermediate_size": 24,
-      "num_heads": 2,
-      "out_hidden_size": 32,
-      "patch_size": 4,
-      "spatial_merge_size": 2,
-      "spatial_patch_size": 4,
-      "temporal_patch_size": 2,
-      "tokens_per_second": 2,
-      # Two tokens.
-      "window_size": 16,
-    },
-    "vision_token_id": 7,
-  }
-)
-QWEN2_VL = {
-  key: value
-  for key, value in QWEN2_5_VL.items()
-  if key not in ("architectures", "model_type", "vision_config")
-} | {
-  "architectures": ["Qwen2VLForConditionalGeneration"],
-  "model_type": "qwen2_vl",
-  "vision_config": {
-    "depth": 2,
-    "embed_dim": 16,
-    "hidden_size": 32,
-    "in_chans": 3,
-    "mlp_ratio": 3,
-    "num_heads": 2,
-    "patch_size": 4,
-    "spatial_merge_size": 2,
-    "spatial_patch_size": 4,
-    "temporal_patch_size": 2,
-  },
-}
-QWEN3_VL = _TOKENS | {
-  "architectures": ["Qwen3VLForConditionalGeneration"],
-  "model_type": "qwen3_vl",
-  "text_config": _TEXT
-  | {
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "dtype": "float32",
-    "head_dim": 12,
-    "hidden_act": "silu",
-    "model_type": "qwen3_vl_text",
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": {
-      "mrope_interleaved": True,
-      "mrope_section": [2, 2, 2],
-      "rope_type": "default",
-    },
-    "rope_theta": 10_000.0,
-    "tie_word_embeddings": False,
-  },
-  "tie_word_embeddings": False,
-  "vision_config": {
-    "deepstack_visual_indexes": [0, 2],
-    "depth": 4,
-    "hidden_act": "gelu_pytorch_tanh",
-    "hidden_size": 16,
-    "in_channels": 3,
-    "initializer_range": 0.02,
-    "intermediate_size": 24,
-    "model_type": "qwen3_vl",
-    "num_heads": 2,
-    # A grid of 5 × 5.
-    "num_position_embeddings": 25,
-    "out_hidden_size": 32,
-    "patch_size": 4,
-    "spatial_merge_size": 2,
-    "temporal_patch_size": 2,
-  },
-}
-IDEFICS3 = {
-  "architectures": ["Idefics3ForConditionalGeneration"],
-  "image_token_id": _IMAGE,
-  "model_type": "idefics3",
-  "scale_factor": 2,
-  "text_config": _TEXT
-  | {
-    "architectures": ["VLlama3ForCausalLM"],
-    "attention_bias": False,
-    "head_dim": 8,
-    "hidden_act": "silu",
-    "is_llama_config": True,
-    "mlp_bias": False,
-    "model_type": "llama",
-    "neftune_noise_alpha": 0.0,
-    "pad_token_id": 2,
-    "pixel_shuffle_factor": 2,
-    "pretraining_tp": 1,
-    "qk_layer_norms": False,
-    "rms_norm_eps": 1e-5,
-    "rope_interleaved": False,
-    "rope_scaling": None,
-    "rope_theta": 10_000.0,
-    "torch_dtype": "float32",
-    "use_cache": True,
-    "use_resampler": False,
-  },
-  "tie_word_embeddings": False,
-  "torch_dtype": "float32",
-  "use_cache": True,
-  "use_reentrant_checkpointing": False,
-  "vision_config": {
-    "hidden_size": 16,
-    "image_size": 16,
-    "intermediate_size": 24,
-    "max_image_size": {"longest_edge": 16},
-    "model_type": "idefics3",
-    "num_attention_heads": 2,
-    "num_hidden_layers": 3,
-    "patch_size": 4,
-    "size": {"longest_edge": 64},
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-    "use_base_siglip": False,
-  },
-  "vocab_size": 96,
-}
-FAMILIES = {
-  "idefics3": IDEFICS3,
-  "qwen2_5_vl": QWEN2_5_VL,
-  "qwen2_vl": QWEN2_VL,
-  "qwen3_vl": QWEN3_VL,
-}
+
+
+def family_config(name: str) -> dict:
+  """The config.json of a family."""
+  return json.loads((CHECKPOINTS / name / "config.json").read_text("utf-8"))
+
+
+_IDEFICS3 = family_config("idefics3")
 VARIANTS = {
   # As transformers 5 writes it.
   "qwen2_5_vl-text_config": {
@@ -198,7 +61,7 @@ VARIANTS = {
       "use_sliding_window": False,
     },
     "tie_word_embeddings": False,
-    "vision_config": QWEN2_5_VL["vision_config"]
+    "vision_config": family_config("qwen2_5_vl")["vision_config"]
     | {"model_type": "qwen2_5_vl_vision", "window_size": 24},
   },
   "qwen2_vl-text_config": {
@@ -221,25 +84,25 @@ VARIANTS = {
     },
     "tie_word_embeddings": False,
     "vision_config": {
-      **QWEN2_VL["vision_config"],
+      **family_config("qwen2_vl")["vision_config"],
       "hidden_act": "quick_gelu",
       "model_type": "qwen2_vl_vision",
       "num_heads": 1,
     },
   },
-  "qwen3_vl-tied": QWEN3_VL | {"tie_word_embeddings": True},
-  "smolvlm-tied": IDEFICS3
+  "qwen3_vl-tied": family_config("qwen3_vl") | {"tie_word_embeddings": True},
+  "smolvlm-tied": _IDEFICS3
   | {
     "architectures": ["SmolVLMForConditionalGeneration"],
     "model_type": "smolvlm",
     "tie_word_embeddings": True,
-    "vision_config": IDEFICS3["vision_config"]
+    "vision_config": _IDEFICS3["vision_config"]
     | {"model_type": "smolvlm_vision"},
   },
 }
 
 
-_TYPES = {*FAMILIES, "smolvlm"}
+_TYPES = {"idefics3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"}
 
 
 def is_vision(config: dict) -> bool:
