@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import itertools
 import os
 import pathlib
@@ -18,11 +19,6 @@ from absl import flags
 
 from experiments.pods import chips, meshes
 
-# The launcher ends with this status if another attempt would not help.
-# experiments.train has the same status for a run that a rule of
-# config.health.halt has stopped.
-GAVE_UP = 3
-
 # Generation -> software of the VM. The first three are not of `chips`, whose
 # generations can be compiled for.
 # Source: https://cloud.google.com/tpu/docs/runtimes, read 2026-11.
@@ -34,8 +30,6 @@ _RUNTIMES = {
   "v5p": "v2-alpha-tpuv5",
   "v6e": "v2-alpha-tpuv6e",
 }
-# Each core of these is a device; the number in the name counts cores.
-_OF_CORES = ("v2", "v3")
 # XPK says that longer ones may not fit into the names it makes of them
 # (xpk 1.16.0, commands/workload.py).
 _MAX_NAME = 28
@@ -57,8 +51,10 @@ class CommandError(Exception):
 def define(values: flags.FlagValues) -> None:
   """Defines the flags of all launchers."""
   # Not flags.FLAGS: the names are those of experiments.train too.
-  define_string = _definer(flags.DEFINE_string, values)
-  define_bool = _definer(flags.DEFINE_bool, values)
+  define_string, define_bool = (
+    functools.partial(define_flag, flag_values=values)
+    for define_flag in (flags.DEFINE_string, flags.DEFINE_bool)
+  )
   define_string("name", None, "Name of the run; the resources carry it.")
   define_string("topology", None, "TPUs, such as v5e-16 or v5p-128.")
   flags.DEFINE_alias("accelerator", "topology", flag_values=values)
@@ -77,47 +73,18 @@ def define(values: flags.FlagValues) -> None:
     " unless it is there.",
     flag_values=values,
   )
+  define_string(
+    "project", None, "Of Google Cloud; its Secret Manager has what --env names."
+  )
   define_bool("allow_dirty", False, "Send changes that are not committed.")
   define_bool("dry_run", False, "Print the commands instead of running them.")
-
-
-def define_place(values: flags.FlagValues) -> None:
-  """Defines the flags of launchers that need a place to run."""
-  define_string = _definer(flags.DEFINE_string, values)
-  define_string("project", None, "Google Cloud project.")
-  define_string("zone", None, "Zone, such as us-central1-a.")
-  flags.DEFINE_integer(
-    "slices", 1, "Slices of --topology.", 1, flag_values=values
-  )
-  flags.DEFINE_integer(
-    "max_restarts", 20, "Restarts before giving up.", 0, flag_values=values
-  )
-
-
-def define_wait(values: flags.FlagValues) -> None:
-  """Defines the flag of launchers that return when a job is in a queue."""
-  flags.DEFINE_bool(
+  define_bool("follow", False, "Show what is added to the log.")
+  define_bool(
     "wait",
     False,
     "After `run`, wait for the end of the job; then the exit status is 2 if it"
     " has failed.",
-    flag_values=values,
   )
-
-
-def define_logs(values: flags.FlagValues) -> None:
-  """Defines the flags of the action `logs`."""
-  flags.DEFINE_integer("lines", 100, "Of the log.", 1, flag_values=values)
-  _definer(flags.DEFINE_bool, values)(
-    "follow", False, "Show what is added to the log."
-  )
-
-
-def _definer(define_flag, values: flags.FlagValues) -> Callable[..., None]:
-  def call(name, default, text):
-    define_flag(name, default, text, flag_values=values)
-
-  return call
 
 
 def run(
@@ -133,7 +100,8 @@ def run(
       experiments.train.
     values: The flags that are defined.
     actions: For each name a function of `values` and of the arguments for
-      experiments.train, and the flags that it needs.
+      experiments.train, which returns the commands to run, and the flags that
+      it needs.
     about: Text that --help prints before the flags.
 
   Returns:
@@ -146,7 +114,9 @@ def run(
     action, arguments = _parse(argv, values, actions)
     function, needed = actions[action]
     _check(values, action, needed)
-    return function(values, arguments)
+    for command in function(values, arguments):
+      execute([command], values.dry_run)
+    return 0
   except KeyboardInterrupt:
     print("\nstopped here; nothing was stopped elsewhere.", file=sys.stderr)
     return 130
@@ -191,7 +161,7 @@ def _check(
   if "topology" in needed:
     parse_topology(values.topology)
   meshes.parse(values.mesh)
-  if secrets(values) and not ("project" in values and values.project):
+  if secrets(values) and not values.project:
     raise ValueError(
       f"--env={','.join(values.env)}: --project is missing, whose Secret"
       " Manager has the values."
@@ -340,7 +310,6 @@ class Code:
 
   Attributes:
     commit: The commit; with --allow_dirty it holds the changes too.
-    archive: File that `pack` writes.
     folder: Folder that `unpack` makes, for tools that take a folder.
   """
 
@@ -357,27 +326,16 @@ class Code:
       capture(["git", "stash", "create"]).strip()
       or capture(["git", "rev-parse", "HEAD"]).strip()
     )
-    stem = pathlib.Path(".cache/launch") / f"grpo_jax-{self.commit[:12]}"
-    self.archive = stem.with_suffix(".tar.gz")
-    self.folder = stem
-
-  def pack(self) -> list[Command]:
-    return [
-      ["mkdir", "-p", str(self.archive.parent)],
-      [
-        "git",
-        "archive",
-        "--format=tar.gz",
-        f"--output={self.archive}",
-        self.commit,
-      ],
-    ]
+    self.folder = pathlib.Path(".cache/launch") / f"grpo_jax-{self.commit[:12]}"
 
   def unpack(self) -> list[Command]:
+    archive = self.folder.with_suffix(".tar.gz")
+    output = f"--output={archive}"
     return [
-      *self.pack(),
+      ["mkdir", "-p", str(archive.parent)],
+      ["git", "archive", "--format=tar.gz", output, self.commit],
       ["mkdir", "-p", str(self.folder)],
-      ["tar", "-xzf", str(self.archive), "-C", str(self.folder)],
+      ["tar", "-xzf", str(archive), "-C", str(self.folder)],
     ]
 
 

@@ -84,10 +84,19 @@ def check(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
   return notes
 
 
-def say(notes: Sequence[str]) -> None:
-  """Prints the result of `check`."""
+def code_of(values: flags.FlagValues, arguments: Sequence[str]) -> job.Code:
+  """Checks a run, prints notes, and stores secrets; returns what to send.
+
+  Raises:
+    ValueError: A setting is a mistake; the message says what to do.
+  """
+  job.check_shared(values.workdir)
+  notes = check(values, arguments)
+  code = job.Code(values.allow_dirty)
   for note in notes:
     print(f"note: {note}", file=sys.stderr)
+  store(values)
+  return code
 
 
 def resolved(arguments: Sequence[str]) -> config_lib.RunConfig:
@@ -343,14 +352,19 @@ def store(values: flags.FlagValues) -> None:
     job.capture(created, os.environ[name])
 
 
-def wrapped(values: flags.FlagValues, command: Sequence[str]) -> list[str]:
+def command(
+  python: str, values: flags.FlagValues, arguments: Sequence[str]
+) -> list[str]:
   """Command of a worker, with the secrets of --env in its environment."""
+  train = [
+    *(python, "-m", "experiments.train"),
+    *job.train_arguments(values, arguments),
+  ]
   secrets = job.secrets(values)
   if not secrets:
-    return list(command)
-  python, *_ = command
+    return train
   return [
     *(python, "-m", "experiments.launch.with_secrets"),
     with_secrets.spelled(values.project, secrets),
-    *command,
+    *train,
   ]

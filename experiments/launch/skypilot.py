@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
@@ -52,17 +52,11 @@ run: |
 """
 
 
-def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  job.check_shared(values.workdir)
-  notes = preflight.check(values, arguments)
-  code = job.Code(values.allow_dirty)
-  preflight.say(notes)
-  preflight.store(values)
+def _run(
+  values: flags.FlagValues, arguments: Sequence[str]
+) -> Iterator[job.Command]:
+  code = preflight.code_of(values, arguments)
   python = "~/grpo_jax_venv/bin/python"
-  command = [
-    *(python, "-m", "experiments.train"),
-    *job.train_arguments(values, arguments),
-  ]
   task = _TASK.format(
     name=json.dumps(values.name),
     folder=json.dumps(str(code.folder)),
@@ -74,73 +68,47 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     spot=json.dumps(values.spot),
     extras=values.extras,
     # The shell knows what ~ is where it is not quoted.
-    command=shlex.join(preflight.wrapped(values, command)).replace(
+    command=shlex.join(preflight.command(python, values, arguments)).replace(
       shlex.quote(python), python
     ),
   )
   path = code.folder.with_name(f"{values.name}.yaml")
+  yield from code.unpack()
   if values.dry_run:
-    job.execute(code.unpack(), dry_run=True)
     print(f"cat > {path} <<'EOF'\n{task}EOF")
   else:
-    job.execute(code.unpack())
     path.write_text(task, encoding="utf-8")
-  launch = ["sky", "jobs", "launch", "--yes", "--detach-run", str(path)]
-  job.execute([launch], values.dry_run)
+  yield ["sky", "jobs", "launch", "--yes", "--detach-run", str(path)]
   if values.wait:
     # Ends with the status of the job (sky.exceptions.JobExitCode).
-    wait = ["sky", "jobs", "logs", f"--name={values.name}", "--follow"]
-    job.execute([wait], values.dry_run)
-  return 0
+    yield ["sky", "jobs", "logs", f"--name={values.name}", "--follow"]
 
 
-def _status(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  del arguments
-  job.execute([["sky", "jobs", "queue"]], values.dry_run)
-  return 0
-
-
-def _logs(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  del arguments
+def _logs(values: flags.FlagValues, _: Sequence[str]) -> Iterator[job.Command]:
   follow = "--follow" if values.follow else "--no-follow"
-  command = ["sky", "jobs", "logs", f"--name={values.name}", follow]
-  job.execute([command], values.dry_run)
-  return 0
+  yield ["sky", "jobs", "logs", f"--name={values.name}", follow]
 
 
-def _stop(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  del arguments
-  command = ["sky", "jobs", "cancel", "--yes", f"--name={values.name}"]
-  job.execute([command], values.dry_run)
-  return 0
+def _stop(values: flags.FlagValues, _: Sequence[str]) -> Iterator[job.Command]:
+  yield ["sky", "jobs", "cancel", "--yes", f"--name={values.name}"]
 
 
 def main(argv: Sequence[str]) -> int:
   """Runs the action that the command line names."""
   values = flags.FlagValues()
   job.define(values)
-  job.define_wait(values)
-  flags.DEFINE_string(
-    "project",
-    None,
-    "Google Cloud project, whose Secret Manager has what --env names.",
-    flag_values=values,
-  )
   flags.DEFINE_string(
     "infra",
     "gcp",
     "Where to look: gcp, gcp/REGION or gcp/REGION/ZONE.",
     flag_values=values,
   )
-  flags.DEFINE_bool(
-    "follow", False, "Show what is added to the log.", flag_values=values
-  )
   return job.run(
     argv,
     values,
     {
       "run": (_run, ("name", "topology", "workdir", "config")),
-      "status": (_status, ()),
+      "status": (lambda *_: [["sky", "jobs", "queue"]], ()),
       "logs": (_logs, ("name",)),
       "stop": (_stop, ("name",)),
     },

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
@@ -41,41 +41,27 @@ def _place(values: flags.FlagValues) -> list[str]:
   ]
 
 
-def _create(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  del arguments
-  capacity = ["--on-demand"]
+def _create(
+  values: flags.FlagValues, _: Sequence[str]
+) -> Iterator[job.Command]:
+  capacity = "--on-demand"
   if values.spot:
-    capacity = ["--spot"]
+    capacity = "--spot"
   elif values.reservation:
-    capacity = [f"--reservation={values.reservation}"]
-  command = [
-    "xpk",
-    "cluster",
-    "create",
-    *_place(values),
+    capacity = f"--reservation={values.reservation}"
+  yield [
+    *("xpk", "cluster", "create", *_place(values)),
     f"--tpu-type={job.parse_topology(values.topology).product}",
     f"--num-slices={values.slices}",
-    *capacity,
+    capacity,
   ]
-  job.execute([command], values.dry_run)
-  return 0
 
 
-def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  job.check_shared(values.workdir)
-  notes = preflight.check(values, arguments)
-  code = job.Code(values.allow_dirty)
-  preflight.say(notes)
-  preflight.store(values)
-  train = shlex.join(
-    preflight.wrapped(
-      values,
-      [
-        *("python", "-m", "experiments.train"),
-        *job.train_arguments(values, arguments),
-      ],
-    )
-  )
+def _run(
+  values: flags.FlagValues, arguments: Sequence[str]
+) -> Iterator[job.Command]:
+  code = preflight.code_of(values, arguments)
+  train = shlex.join(preflight.command("python", values, arguments))
   # One line, because XPK pastes it into YAML. XPK restarts after 42: nothing
   # was trained. `exec`, so that the SIGTERM that XPK passes on reaches Python.
   inside = (
@@ -83,11 +69,9 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     f" --editable '.[{values.extras}]' || exit 42;"
     f" exec {train}"
   )
-  command = [
-    "xpk",
-    "workload",
-    "create",
-    f"--workload={values.name}",
+  yield from code.unpack()
+  yield [
+    *("xpk", "workload", "create", f"--workload={values.name}"),
     *_place(values),
     f"--tpu-type={job.parse_topology(values.topology).product}",
     f"--num-slices={values.slices}",
@@ -100,79 +84,52 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     f"--termination-grace-period-seconds={_GRACE_S}",
     f"--command={inside}",
   ]
-  job.execute([*code.unpack(), command], values.dry_run)
   if values.wait:
-    job.execute([_wait(values)], values.dry_run)
-  return 0
+    # Ends with 0 if the job has completed, with 125 if it has failed (xpk
+    # 1.16.0, core/workload.py).
+    yield [
+      *("xpk", "workload", "list", *_place(values)),
+      f"--wait-for-job-completion={values.name}",
+    ]
 
 
-def _wait(values: flags.FlagValues) -> job.Command:
-  # Ends with 0 if the job has completed, with 125 if it has failed (xpk 1.16.0,
-  # core/workload.py).
-  return [
-    *("xpk", "workload", "list"),
-    *_place(values),
-    f"--wait-for-job-completion={values.name}",
-  ]
+def _status(
+  values: flags.FlagValues, _: Sequence[str]
+) -> Iterator[job.Command]:
+  job_filter = f"--filter-by-job={values.name}"
+  yield ["xpk", "workload", "list", *_place(values), job_filter]
 
 
-def _status(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  del arguments
-  command = [
-    "xpk",
-    "workload",
-    "list",
-    *_place(values),
-    f"--filter-by-job={values.name}",
-  ]
-  job.execute([command], values.dry_run)
-  return 0
-
-
-def _logs(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  del arguments
+def _logs(values: flags.FlagValues, _: Sequence[str]) -> Iterator[job.Command]:
   # The cluster's credentials are in kubectl's config since `create` or `run`.
-  command = [
-    "kubectl",
-    "logs",
+  yield [
+    *("kubectl", "logs"),
     f"--selector=xpk.google.com/workload={values.name}",
     "--prefix",
     f"--tail={values.lines}",
     f"--max-log-requests={_MAX_LOGS}",
     *(["--follow"] if values.follow else []),
   ]
-  job.execute([command], values.dry_run)
-  return 0
 
 
-def _stop(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  del arguments
-  command = [
-    "xpk",
-    "workload",
-    "delete",
-    f"--workload={values.name}",
-    *_place(values),
-    "--force",
-  ]
-  job.execute([command], values.dry_run)
-  return 0
+def _stop(values: flags.FlagValues, _: Sequence[str]) -> Iterator[job.Command]:
+  workload = f"--workload={values.name}"
+  yield ["xpk", "workload", "delete", workload, *_place(values), "--force"]
 
 
-def _delete(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  del arguments
-  command = ["xpk", "cluster", "delete", *_place(values), "--force"]
-  job.execute([command], values.dry_run)
-  return 0
+def _delete(
+  values: flags.FlagValues, _: Sequence[str]
+) -> Iterator[job.Command]:
+  yield ["xpk", "cluster", "delete", *_place(values), "--force"]
 
 
 def main(argv: Sequence[str]) -> int:
   """Runs the action that the command line names."""
   values = flags.FlagValues()
   job.define(values)
-  job.define_place(values)
-  job.define_logs(values)
-  job.define_wait(values)
+  flags.DEFINE_string(
+    "zone", None, "Zone, such as us-central1-a.", flag_values=values
+  )
   flags.DEFINE_string("cluster", None, "Of GKE.", flag_values=values)
   flags.DEFINE_string(
     "reservation",
@@ -180,6 +137,12 @@ def main(argv: Sequence[str]) -> int:
     "Reservation to make the cluster from; by default on demand.",
     flag_values=values,
   )
+  for name, default, text, least in (
+    ("slices", 1, "Slices of --topology.", 1),
+    ("max_restarts", 20, "Restarts before giving up.", 0),
+    ("lines", 100, "Of the log.", 1),
+  ):
+    flags.DEFINE_integer(name, default, text, least, flag_values=values)
   place = ("cluster", "project", "zone")
   needed = ("name", *place, "topology", "workdir", "config")
   return job.run(
