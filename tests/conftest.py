@@ -114,7 +114,7 @@ _LONGEST = (
   "notebooks_test.py",
   "hosts_test.py",
   "quickstart_test.py",
-  "code_problems_test.py",
+  "code_task_test.py",
   "resume_test.py",
   "stale_test.py",
   "readme_test.py",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.rewards import search_problems
+from experiments.rewards import search_task
 from grpo_jax import algorithms, api
 from grpo_jax.configs import ppo_add
 from grpo_jax.configs.recipes import models
@@ -731,7 +731,7 @@ def _with_pictures(folder, config):
 
 def _with_chat(folder, config):
   """A tokenizer with a chat template, and a tool that needs no sandbox."""
-  search_problems.write(folder / "search")
+  search_task.write(folder / "search")
   config.data.tokenizer = str(folder / "search" / "tokenizer")
   config.environment.options = {
     "tools": ("search",),

@@ -25,7 +25,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.rewards import lines, search_problems
+from experiments.rewards import lines, search_task
 from grpo_jax.data import tokenizer
 from grpo_jax.rewards.agents import coding
 
@@ -34,9 +34,9 @@ NUM_TEST = 64
 _NUM_TAUGHT = 4  # Episodes of the teacher for each problem.
 _NUM_HIDDEN = 3
 _SIGNS = "+-*"
-_DONE = "Done." + search_problems.END
+_DONE = "Done." + search_task.END
 # Without schemas: the model knows its tools from the warm start.
-_TEMPLATE = search_problems.TEMPLATE.partition("{% endif %}")[2]
+_TEMPLATE = search_task.TEMPLATE.partition("{% endif %}")[2]
 
 
 def _test(sign: str, a: int, b: int) -> dict[str, str]:
@@ -67,7 +67,7 @@ def problems() -> list[dict[str, Any]]:
 
 
 def _repair(wrong: str, right: str) -> str:
-  return search_problems.call(
+  return search_task.call(
     "replace", path="f.py", old=f"a {wrong} b", new=f"a {right} b"
   )
 
@@ -77,7 +77,7 @@ def _episodes(
 ) -> Iterator[tuple[str, ...]]:
   """Yields the episodes of the teacher, each as its actions in order."""
   wrong, right = record["prompt"].split()[-2], record["answer"]
-  tests = search_problems.call("run_tests")
+  tests = search_task.call("run_tests")
   for _ in range(_NUM_TAUGHT):
     guess = draw.choice([x for x in _SIGNS if x != wrong])
     yield draw.choice(
@@ -93,7 +93,7 @@ def _demonstration(
   text: tokenizer.Tokenizer, record: dict[str, Any], actions: tuple[str, ...]
 ) -> dict[str, Any]:
   session = coding.make(record["prompt"], record["extras"], 0, **OPTIONS)
-  return search_problems.demonstration(text, record, actions, session)
+  return search_task.demonstration(text, record, actions, session)
 
 
 def write(folder: pathlib.Path) -> None:
@@ -107,13 +107,13 @@ def write(folder: pathlib.Path) -> None:
     *(record["prompt"] for record in records),
     *(_repair(x, y) for x, y in itertools.permutations(_SIGNS, 2)),
     *[
-      search_problems.call("run_tests") + "system user assistant",
+      search_task.call("run_tests") + "system user assistant",
       "FAILED f(3, 3)\n  is       9\n  expected 6\n0 of 1 tests pass.",
-      "f.py has 2 lines now." + _DONE + search_problems.ERROR,
+      "f.py has 2 lines now." + _DONE + search_task.ERROR,
     ]
     * 40,
   ]
-  text = search_problems.train_tokenizer(folder / "tokenizer", texts, _TEMPLATE)
+  text = search_task.train_tokenizer(folder / "tokenizer", texts, _TEMPLATE)
   draw = random.Random(1)
   lines.write(
     folder / "demonstrations.jsonl",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.rewards import search_problems
+from experiments.rewards import search_task
 from grpo_jax.configs import search_agent
 from grpo_jax.rewards.agents import tools
 from grpo_jax.settings import config as config_lib
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("search_task")
-  search_problems.write(path)
+  search_task.write(path)
   return path
 
 
@@ -116,7 +116,7 @@ def test_a_template_that_opens_turns_by_a_thought_is_matched(folder):
   config = settings(folder)
   text = tokens.make_tokenizer(config)
   opening = "<think>\n\n</think>\n\n"
-  template = search_problems.TEMPLATE.replace(
+  template = search_task.TEMPLATE.replace(
     "assistant\\n' }}{% endif %}",
     "assistant\\n' }}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}",
   )

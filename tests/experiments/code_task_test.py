@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.rewards import code_problems
+from experiments.rewards import code_task
 from grpo_jax.rewards import code
 from grpo_jax.rewards.sandbox import box as box_lib
 from grpo_jax.training.runtime import log
@@ -17,7 +17,7 @@ def _records(path):
 
 def test_the_files_are_what_is_said(tmp_path):
   for name in ("one", "two"):
-    code_problems.write(tmp_path / name)
+    code_task.write(tmp_path / name)
   for name in ("train.jsonl", "test.jsonl"):
     one, two = (tmp_path / folder / name for folder in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
@@ -40,21 +40,21 @@ def test_the_files_are_what_is_said(tmp_path):
 def test_a_right_program_passes_and_the_wrong_order_fails():
   box = box_lib.Box("process")
   limits = box_lib.BoxLimits(wall_s=20.0)
-  _, test = code_problems.problems()
+  _, test = code_task.problems()
   for steps in test[:3]:
     for sloppy, passed in ((False, 5), (True, 0)):
-      found = code_problems.record(steps, sloppy)
+      found = code_task.record(steps, sloppy)
       tests = code.of_row(found["extras"])
       program = code.program_of(found["completion"])
       assert code.num_passed(box, program, tests, limits, 60.0) == passed
 
 
 def test_a_known_problem():
-  add, multiply = code_problems._SUMS[2], code_problems._PRODUCTS[0]
-  record = code_problems.record((add, multiply), sloppy=False)
+  add, multiply = code_task._SUMS[2], code_task._PRODUCTS[0]
+  record = code_task.record((add, multiply), sloppy=False)
   assert record["prompt"] == "Add 3, then multiply by 2."
   assert record["completion"] == "def f(x): return (x+3)*2"
-  sloppy = code_problems.record((add, multiply), sloppy=True)
+  sloppy = code_task.record((add, multiply), sloppy=True)
   assert sloppy["completion"] == "def f(x): return x*2+3"
   assert sloppy["extras"] == record["extras"]
 
@@ -67,7 +67,7 @@ def test_programs_are_learnt_from_hidden_tests(tmp_path, monkeypatch):
   Most of the time, programs run in their sandboxes.
   """
   monkeypatch.delitem(command.ENVIRONMENT, "XLA_FLAGS", raising=False)
-  code_problems.write(tmp_path)
+  code_task.write(tmp_path)
   status, _, err = command.run(
     "train",
     "--config=configs/code.py",

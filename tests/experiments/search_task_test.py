@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.rewards import search_problems
+from experiments.rewards import search_task
 from grpo_jax.configs import search_agent
 from grpo_jax.data import demonstrations, tokenizer
 from grpo_jax.rewards.agents import tools
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("search_task")
-  search_problems.write(path)
+  search_task.write(path)
   return path
 
 
@@ -26,7 +26,7 @@ def rows_of(path):
 
 
 def test_the_bytes_are_the_same_each_time(folder, tmp_path):
-  search_problems.write(tmp_path)
+  search_task.write(tmp_path)
   names = [path.name for path in folder.iterdir() if path.is_file()]
   assert len(names) == 4
   for name in (*names, "tokenizer/tokenizer.json"):
@@ -87,7 +87,7 @@ def test_the_template_of_the_task_is_that_of_its_format(folder):
     return text.chat_text(messages, tools=tools.schemas(**options))
 
   assert len(tools.in_chat(chat_text, **options)) == 9
-  ours = dict(search_problems.OPTIONS)
+  ours = dict(search_task.OPTIONS)
   theirs = dict(config.environment.options)
   assert theirs.pop("corpus").endswith("passages.jsonl")
   assert theirs == ours
