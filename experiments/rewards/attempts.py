@@ -9,7 +9,6 @@ import platform
 import socket
 import tempfile
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from experiments.rewards import box_attacks, verdict_attacks
 from grpo_jax.rewards import code
@@ -18,20 +17,13 @@ from grpo_jax.rewards.sandbox import box as box_lib
 _SHORT = box_lib.BoxLimits(cpu_s=1)
 
 
-class Host(NamedTuple):
-  """Secrets of the host that attacks look for.
-
-  Attributes:
-    data: Facts about the host that attacks get as input; see
-      `box_attacks.Attack`.
-  """
-
-  data: bytes
-
-
 @contextlib.contextmanager
-def host() -> Iterator[Host]:
-  """A file, an open port, a variable, a descriptor and a segment to find."""
+def host() -> Iterator[bytes]:
+  """A file, an open port, a variable, a descriptor and a segment to find.
+
+  Yields:
+    What attacks get as input; see `box_attacks.Attack`.
+  """
   libc = ctypes.CDLL(None)
   with contextlib.ExitStack() as stack:
     file = stack.enter_context(
@@ -52,12 +44,12 @@ def host() -> Iterator[Host]:
     segment = libc.shmget(key, 4096, 0o1600)
     stack.callback(libc.shmctl, segment, 0, None)
     port = server.getsockname()[1]
-    told = (file.name, port, os.getpid(), key, platform.node() or "-")
-    yield Host(" ".join(map(str, told)).encode() + b"\n")
+    facts = (file.name, port, os.getpid(), key, platform.node() or "-")
+    yield " ".join(map(str, facts)).encode() + b"\n"
 
 
 def has_won(
-  box: box_lib.Box, attack: box_attacks.Attack, of: Host, processes: int = 1
+  box: box_lib.Box, attack: box_attacks.Attack, of: bytes, processes: int = 1
 ) -> bool:
   """True if an attack on a box for so many processes succeeds."""
   program = f"{box_attacks.prelude()}\n{attack.program}"
@@ -65,7 +57,7 @@ def has_won(
   # An attack on something else is not to be stopped by a slow machine.
   cpu_s = 1 if "CPU time" in attack.held_by else 10
   limits = box_lib.BoxLimits(cpu_s=cpu_s, wall_s=wall_s, processes=processes)
-  outcome = box.run(program, of.data, limits=limits)
+  outcome = box.run(program, of, limits=limits)
   if attack.name == "say much":  # It does not know how much is read.
     return len(outcome.output) >= 1 << 20
   return b"WON" in outcome.output

@@ -19,18 +19,13 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import app
 
 from experiments.rewards import two_processes
 from grpo_jax.rewards.agents import games as games_lib
 
 _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/games_table.md"
-
-_OUTPUT = flags.DEFINE_string("output", str(_PAGE), "Page to write.")
-_TIMEOUT_S = flags.DEFINE_float(
-  "timeout_s", 30.0, "Longest time for a game, seconds.", 1.0
-)
-
+_TIMEOUT_S = 30.0  # Of a game.
 # Seeds of each game.
 NUM_SEEDS = 5
 _PLAYS = "plays"
@@ -71,13 +66,13 @@ function, or several moves, of which one is drawn each time. How to use them:
 """
 
 
-def games() -> list[str]:
+def names() -> list[str]:
   """The variant of each game that other variants are named after."""
-  names = games_lib.names()
+  variants = games_lib.names()
   return [
     name
-    for name in names
-    if not any(name.startswith(f"{other}-") for other in names)
+    for name in variants
+    if not any(name.startswith(f"{other}-") for other in variants)
   ]
 
 
@@ -104,11 +99,6 @@ def attempt(name: str) -> dict[str, Any]:
     found["error"] = two_processes.described(error)
   found["digest"] = hashlib.sha256(repr(shown).encode()).hexdigest()
   return found
-
-
-def report(timeout_s: float) -> None:
-  """Prints the results by name, as JSON; see `two_processes`."""
-  two_processes.report(games(), attempt, timeout_s)
 
 
 def verdict(results: Sequence[Mapping[str, Any]]) -> str:
@@ -161,11 +151,11 @@ def main(argv: Sequence[str]) -> None:
   del argv
   found = two_processes.tried(
     "experiments.rewards.games_table",
-    _TIMEOUT_S.value,
+    _TIMEOUT_S,
     stderr=subprocess.DEVNULL,
   )
   version = importlib.metadata.version("textarena")
-  pathlib.Path(_OUTPUT.value).write_text(page(found, version), encoding="utf-8")
+  _PAGE.write_text(page(found, version), encoding="utf-8")
 
 
 if __name__ == "__main__":

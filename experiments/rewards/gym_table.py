@@ -19,20 +19,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import app
 
 from experiments.rewards import two_processes
 from grpo_jax import gym
 
 _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/reasoning_gym.md"
-
-_OUTPUT = flags.DEFINE_string("output", str(_PAGE), "Page to write.")
-_TIMEOUT_S = flags.DEFINE_float(
-  "timeout_s", 60.0, "Longest time for a dataset, seconds.", 1.0
-)
-
+_TIMEOUT_S = 60.0  # Of a dataset.
 # Problems of each dataset.
 NUM_PROBLEMS = 10
+names = gym.names  # For `two_processes`.
 # No dataset's answer.
 WRONG = "there is no answer"
 
@@ -107,11 +103,6 @@ def attempt(name: str) -> dict[str, Any]:
   }
 
 
-def report(timeout_s: float) -> None:
-  """Prints the results by name, as JSON; see `two_processes`."""
-  two_processes.report(gym.names(), attempt, timeout_s)
-
-
 def _score(made: gym.GymProblem, answer: str) -> float | None:
   """Score, or None if the dataset fails on such an answer."""
   try:
@@ -179,9 +170,9 @@ def page(found: Mapping[str, Sequence[Mapping[str, Any]]], version: str) -> str:
 
 def main(argv: Sequence[str]) -> None:
   del argv
-  found = two_processes.tried("experiments.rewards.gym_table", _TIMEOUT_S.value)
+  found = two_processes.tried("experiments.rewards.gym_table", _TIMEOUT_S)
   version = importlib.metadata.version("reasoning-gym")
-  pathlib.Path(_OUTPUT.value).write_text(page(found, version), encoding="utf-8")
+  _PAGE.write_text(page(found, version), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,29 +3,28 @@
     tried("experiments.rewards.gym_table", 60.0)["gcd"]  # [{…}, {…}]
 
 A difference between the two would also be one between workers of a run, or
-between a run and its resumption. The named module has a function
-`report(timeout_s)`, which calls `report` of this module.
+between a run and its resumption. The named module has the functions `names()`,
+of the cases, and `attempt(name)`, whose results JSON can write.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-# (name of a thing) -> what it does, as JSON can write it.
-Attempt = Callable[[str], dict[str, Any]]
-
-# A process that imports the package once and has a child for each thing.
+# A process that imports the package once and has a child for each case.
 _REPORT = """
-import importlib, sys
-importlib.import_module(sys.argv[1]).report(float(sys.argv[2]))
+import sys
+from experiments.rewards import two_processes
+two_processes.report(sys.argv[1], float(sys.argv[2]))
 """
 
 
@@ -55,14 +54,15 @@ def tried(
   return found
 
 
-def report(names: Iterable[str], attempt: Attempt, timeout_s: float) -> None:
-  """Prints the results of `attempt` by name, as JSON, or its errors."""
+def report(module: str, timeout_s: float) -> None:
+  """Prints the results of a module's cases by name, as JSON, or the errors."""
   found = {}
   context = multiprocessing.get_context("fork")
-  for name in names:
+  table = importlib.import_module(module)
+  for name in table.names():
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(
-      target=_send, args=(sender, attempt, name), daemon=True
+      target=_send, args=(sender, table.attempt, name), daemon=True
     )
     child.start()
     if receiver.poll(timeout_s):
@@ -74,7 +74,9 @@ def report(names: Iterable[str], attempt: Attempt, timeout_s: float) -> None:
   print("\n" + json.dumps(found))
 
 
-def _send(sender: Any, attempt: Attempt, name: str) -> None:
+def _send(
+  sender: Any, attempt: Callable[[str], dict[str, Any]], name: str
+) -> None:
   try:
     with contextlib.redirect_stdout(io.StringIO()):  # Some talk.
       result = attempt(name)

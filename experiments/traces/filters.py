@@ -32,26 +32,6 @@ def _wrong_but_rewarded(row: traces.TraceRow, group: traces.Group) -> bool:
   return row.reward > _mean(rewards)
 
 
-def _cut_off(row: traces.TraceRow, group: traces.Group) -> bool:
-  del group
-  return not row.terminated
-
-
-def _unscored(row: traces.TraceRow, group: traces.Group) -> bool:
-  del group
-  return row.reward is None
-
-
-def _clipped(row: traces.TraceRow, group: traces.Group) -> bool:
-  del group
-  return bool(np.any(row.values.get("clipped", False)))
-
-
-def _intercepted(row: traces.TraceRow, group: traces.Group) -> bool:
-  del group
-  return any(call.get("blocked") for call in row.calls)
-
-
 def _disagreeing(row: traces.TraceRow, group: traces.Group) -> bool:
   """True if the row is best for one component and worst for another."""
   is_best = is_worst = False
@@ -65,11 +45,6 @@ def _disagreeing(row: traces.TraceRow, group: traces.Group) -> bool:
   return is_best and is_worst
 
 
-def _failed(row: traces.TraceRow, group: traces.Group) -> bool:
-  del group
-  return bool(row.error)
-
-
 FILTERS = (
   Filter(
     "wrong-rewarded",
@@ -78,19 +53,42 @@ FILTERS = (
     " where all rewards of the group are equal",
     _wrong_but_rewarded,
   ),
-  Filter("cut-off", "cut off", "the completion has no end", _cut_off),
-  Filter("unscored", "unscored", "no verifier gave a reward", _unscored),
   Filter(
-    "clipped", "clipped", "the loss would push a token no further", _clipped
+    "cut-off",
+    "cut off",
+    "the completion has no end",
+    lambda row, _: not row.terminated,
   ),
-  Filter("intercepted", "intercepted", "a call was blocked", _intercepted),
+  Filter(
+    "unscored",
+    "unscored",
+    "no verifier gave a reward",
+    lambda row, _: row.reward is None,
+  ),
+  Filter(
+    "clipped",
+    "clipped",
+    "the loss would push a token no further",
+    lambda row, _: bool(np.any(row.values.get("clipped", False))),
+  ),
+  Filter(
+    "intercepted",
+    "intercepted",
+    "a call was blocked",
+    lambda row, _: any(call.get("blocked") for call in row.calls),
+  ),
   Filter(
     "disagreeing",
     "components disagree",
     "best of its group for one component, and worst for another",
     _disagreeing,
   ),
-  Filter("error", "error", "a verifier or a session failed", _failed),
+  Filter(
+    "error",
+    "error",
+    "a verifier or a session failed",
+    lambda row, _: bool(row.error),
+  ),
 )
 
 

@@ -41,4 +41,4 @@ def test_what_has_no_reason_is_quoted():
 def test_the_page_has_every_game():
   lines = games_table._PAGE.read_text(encoding="utf-8").splitlines()
   rows = [line.split("|")[1].strip() for line in lines if line[:2] == "| "]
-  assert rows[1:] == games_table.games()
+  assert rows[1:] == games_table.names()

@@ -2,8 +2,6 @@
 
 import time
 
-from experiments.rewards import two_processes
-
 
 def attempt(name):
   print("It talks.")
@@ -14,6 +12,5 @@ def attempt(name):
   return {"digest": hash("text") if name == "differs" else name}
 
 
-def report(timeout_s):
-  names = ("good", "raises", "hangs", "differs")
-  two_processes.report(names, attempt, timeout_s)
+def names():
+  return ("good", "raises", "hangs", "differs")
