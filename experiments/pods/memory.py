@@ -17,7 +17,6 @@ counts and the estimates.
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Sequence
 
@@ -32,9 +31,6 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import build
 
 _CONFIG = flags_lib.define_config()
-_TOPOLOGY = pod_flags.define_topology("")
-_MESH = pod_flags.define_mesh()
-_SLICES = pod_flags.define_slices()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,27 +39,25 @@ def main(argv: Sequence[str]) -> int:
   config: ml_collections.ConfigDict = _CONFIG.value
   config.allow_unpublished = True  # Nothing is trained.
   settings = config_lib.resolve(config)
-  if axes := meshes.parse(_MESH.value):
-    own = type(settings.mesh)(**axes)
-    settings = dataclasses.replace(settings, mesh=own)
-  if not _TOPOLOGY.value:
+  settings = meshes.replaced(settings, pod_flags.MESH.value)
+  if not pod_flags.TOPOLOGY.value:
     _print(settings, held.mesh_of(settings))
     return 0
-  of = chips.parse(_TOPOLOGY.value)
-  num_devices = _SLICES.value * of.num_chips * of.chip.devices_per_chip
+  of = chips.parse(pod_flags.TOPOLOGY.value)
+  num_devices = pod_flags.SLICES.value * of.num_chips * of.chip.devices_per_chip
   room = of.chip.hbm // of.chip.devices_per_chip
-  mesh = held.mesh_of(settings, num_devices, _SLICES.value)
+  mesh = held.mesh_of(settings, num_devices, pod_flags.SLICES.value)
   size = advice.needed(settings, mesh)
   gib = f"{size / 2**30:.2f} of {room / 2**30:.2f} GiB of a device"
   if size <= room:
     print(f"verdict: fits by this estimate, with {gib}.")
     _print(settings, mesh)
-    found = advice.faster(settings, num_devices, _SLICES.value, room)
+    found = advice.faster(settings, num_devices, pod_flags.SLICES.value, room)
     print(*advice.faster_lines(found), sep="\n")
     return 0
   print(f"verdict: does not fit by this estimate: {gib}.")
   _print(settings, mesh)
-  found = advice.changes(settings, num_devices, _SLICES.value, room)
+  found = advice.changes(settings, num_devices, pod_flags.SLICES.value, room)
   print("\n".join(advice.lines(found)))
   return 1
 

@@ -7,9 +7,11 @@ left.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from grpo_jax.settings.config import RunConfig
 from grpo_jax.settings.model import MeshConfig
 
 # In the order in which meshes are written.
@@ -43,6 +45,17 @@ def parse(axes: str | Sequence[str]) -> dict[str, int]:
       )
     sizes[name] = int(size)
   return sizes
+
+
+def replaced(config: RunConfig, axes: str) -> RunConfig:
+  """Returns the config with axes, "fsdp:16,tensor:4", instead of its own.
+
+  Raises:
+    ValueError: The axes are not written so.
+  """
+  if not axes:
+    return config
+  return dataclasses.replace(config, mesh=MeshConfig(**parse(axes)))
 
 
 def spelled(sizes: Mapping[str, int | None]) -> str:

@@ -27,6 +27,7 @@ from absl import flags
 from jax.sharding import AbstractDevice, AbstractMesh, Mesh
 
 from experiments.pods import chips, recorded, steps
+from experiments.pods import flags as pod_flags
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
@@ -207,12 +208,10 @@ def main(argv: Sequence[str]) -> int:
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_enable_compilation_cache", False)
   found, sizes = records(), _sizes()
-  asked = _SIZES.value
-  for size in [x for x in sizes if x not in found] if asked is None else asked:
-    if size not in sizes:
-      raise ValueError(
-        f"--sizes: there is no size {size!r}; there are {', '.join(sizes)}."
-      )
+  wanted = [size for size in sizes if size not in found]
+  if _SIZES.value is not None:
+    wanted = pod_flags.chosen(_SIZES, sizes)
+  for size in wanted:
     print(f"{size} ...", flush=True)
     found[size] = _compiled(*sizes[size])
     text = json.dumps(found, indent=2, sort_keys=True) + "\n"

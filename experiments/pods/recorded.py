@@ -37,13 +37,14 @@ import json
 import pathlib
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from absl import flags
 
 from experiments.pods import chips, costs, steps
+from experiments.pods import flags as pod_flags
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import overrides
@@ -347,22 +348,6 @@ def read() -> dict[str, Any]:
   return json.loads(PATH.read_text(encoding="utf-8")) if PATH.exists() else {}
 
 
-def _asked(names: Iterable[str]) -> list[str]:
-  """Checks names of programs.
-
-  Raises:
-    ValueError: A program does not exist.
-  """
-  names = list(names)
-  for name in names:
-    if name not in CASES:
-      raise ValueError(
-        f"--programs={','.join(names)}: there is no program {name!r}; there are"
-        f" {', '.join(CASES)}."
-      )
-  return names
-
-
 def main(argv: Sequence[str]) -> int:
   """Compiles, and compares or records; 1 if a program differs."""
   del argv
@@ -371,7 +356,8 @@ def main(argv: Sequence[str]) -> int:
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_enable_compilation_cache", False)
   folder = pathlib.Path(_TEXT.value) if _TEXT.value else None
-  measured = {name: measure(name, folder) for name in _asked(_PROGRAMS.value)}
+  names = pod_flags.chosen(_PROGRAMS, CASES)
+  measured = {name: measure(name, folder) for name in names}
   recorded = read()
   text, agree = compare(recorded, measured)
   if not _RECORD.value:

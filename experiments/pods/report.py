@@ -70,9 +70,6 @@ from grpo_jax.training.phases import build
 from grpo_jax.training.runtime import sharding
 
 _CONFIG = flags_lib.define_config()
-_TOPOLOGY = pod_flags.define_topology()
-_MESH = pod_flags.define_mesh(" `auto` compares those that are worth a look.")
-_SLICES = pod_flags.define_slices()
 _LARGEST = flags.DEFINE_bool(
   "largest_batch", False, "Look for the largest number of prompts that fits."
 )
@@ -301,18 +298,6 @@ def _gib(size: float) -> str:
   return f"{size / 2**30:.2f}"
 
 
-def with_mesh(config: config_lib.RunConfig, axes: str) -> config_lib.RunConfig:
-  """Returns the config with axes, "fsdp:16,tensor:4", instead of its own.
-
-  Raises:
-    ValueError: The axes are not written so.
-  """
-  if not axes:
-    return config
-  sizes = meshes.parse(axes)
-  return dataclasses.replace(config, mesh=type(config.mesh)(**sizes))
-
-
 def main(argv: Sequence[str]) -> int:
   """Compiles, prints and writes; 1 if it does not fit."""
   del argv
@@ -320,25 +305,26 @@ def main(argv: Sequence[str]) -> int:
   jax.config.update("jax_platforms", "cpu")
   # Programs for devices elsewhere would be written there and never read.
   jax.config.update("jax_enable_compilation_cache", False)
-  of = chips.parse(_TOPOLOGY.value)
-  devices = chips.devices(of, _SLICES.value)
-  target = steps.Target(of, _SLICES.value, devices)
+  of = chips.parse(pod_flags.TOPOLOGY.value)
+  devices = chips.devices(of, pod_flags.SLICES.value)
+  target = steps.Target(of, pod_flags.SLICES.value, devices)
   given: ml_collections.ConfigDict = _CONFIG.value
   given.allow_unpublished = True  # Nothing is trained.
-  axes = "" if _MESH.value == "auto" else _MESH.value
-  config = with_mesh(config_lib.resolve(given), axes)
+  axes = "" if pod_flags.MESH.value == "auto" else pod_flags.MESH.value
+  config = meshes.replaced(config_lib.resolve(given), axes)
   config = config.with_section(config.phases[-1], num_lengths=1)
-  if _MESH.value == "auto":
+  if pod_flags.MESH.value == "auto":
     from experiments.pods import ranking  # Which reports on each mesh.
 
     given_args = [x for x in sys.argv[1:] if x.startswith("--config")]
     return ranking.main(report, config, target, given_args, _PRICE.value)
-  results = report(_name(flags.FLAGS), config, target)
+  name = str(flags.FLAGS["config"].config_filename)
+  results = report(name, config, target)
   if _LARGEST.value:
     results["largest_batch"] = largest_batch(config, target)
   print(*(table(results), *steps.cost(results, _PRICE.value)), sep="\n")
   room = of.chip.hbm // target.devices_per_chip
-  where = config, len(devices), _SLICES.value, room
+  where = config, len(devices), pod_flags.SLICES.value, room
   if results["fits"]:
     print(*advice.faster_lines(advice.faster(*where)), sep="\n")
   else:
@@ -346,10 +332,6 @@ def main(argv: Sequence[str]) -> int:
   if _SAVE.value:
     write(pathlib.Path(_SAVE.value), results)
   return 0 if results["fits"] else 1
-
-
-def _name(values: flags.FlagValues) -> str:
-  return str(values["config"].config_filename)
 
 
 def write(stem: pathlib.Path, results: dict[str, Any]) -> None:

@@ -383,23 +383,17 @@ class Compiled:
   """Step that was compiled.
 
   Attributes:
+    step: Step that was described.
     program: Compiled program of JAX.
     text: The optimised HLO.
     lower_s, compile_s: Seconds of tracing and of compiling.
-    state: Shapes of the state, with their shardings.
-    cache_bytes: Bytes of keys and values during sampling, on a device.
-    weights_bytes: Bytes of the layers that a decode step reads, on a device.
-    most_tokens: Largest number of decode steps of a rollout.
   """
 
+  step: Step
   program: Any
   text: str
   lower_s: float
   compile_s: float
-  state: TrainState
-  cache_bytes: int
-  weights_bytes: int
-  most_tokens: int
 
 
 def compile_described(
@@ -427,14 +421,7 @@ def compile_described(
     raise TooLargeError(_said(str(error))) from error
   end = time.perf_counter()
   return Compiled(
-    program=program,
-    text=program.as_text(),
-    lower_s=middle - start,
-    compile_s=end - middle,
-    state=step.arguments[0],
-    cache_bytes=step.cache_bytes,
-    weights_bytes=step.weights_bytes,
-    most_tokens=step.most_tokens,
+    step, program, program.as_text(), middle - start, end - middle
   )
 
 
@@ -466,7 +453,8 @@ def hbm(compiled: Compiled) -> dict[str, int]:
   `temporary`.
   """
   memory = compiled.program.memory_analysis()
-  members = compiled.state.models.values()
+  step = compiled.step
+  members = step.arguments[0].models.values()
   named = {
     "parameters": held_bytes([x.params for x in members if x.opt_state]),
     "optimizer": held_bytes([x.opt_state for x in members]),
@@ -478,8 +466,8 @@ def hbm(compiled: Compiled) -> dict[str, int]:
     "arguments": memory.argument_size_in_bytes,
     "results beside the state": memory.output_size_in_bytes - aliased,
     "temporary": memory.temp_size_in_bytes,
-    "cache": compiled.cache_bytes,
-    "weights": compiled.weights_bytes,
+    "cache": step.cache_bytes,
+    "weights": step.weights_bytes,
     "total": memory.argument_size_in_bytes
     + memory.output_size_in_bytes
     - aliased
@@ -546,7 +534,7 @@ def analyze(compiled: Compiled) -> costs.Analysis:
     RuntimeError: The parser has lost a part of the program.
   """
   analysis = costs.analyze(
-    compiled.text, PHASES, most_tokens=compiled.most_tokens
+    compiled.text, PHASES, most_tokens=compiled.step.most_tokens
   )
   walked, written = analysis.matmuls
   if walked != written:
@@ -580,7 +568,7 @@ def of_program(compiled: Compiled, target: Target) -> dict[str, Any]:
       dataclasses.asdict(one) for one in analysis.host_transfers
     ],
     "slice_transfers": sum(one.between_slices for one in analysis.transfers),
-    "decode_steps": compiled.most_tokens,
+    "decode_steps": compiled.step.most_tokens,
     "loops_without_bound": [loop.op_name for loop in analysis.unresolved],
     "kernels_without_cost": analysis.kernels,
   }

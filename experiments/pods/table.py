@@ -19,6 +19,7 @@ from typing import Any
 
 from absl import flags
 
+from experiments.pods import flags as pod_flags
 from experiments.pods import rows
 from grpo_jax.cli import flags as flags_lib
 
@@ -267,13 +268,9 @@ def main(argv: Sequence[str]) -> int:
   """Compiles the rows, and writes the page; 1 if a row could not be made."""
   del argv
   folder = pathlib.Path(_FOLDER.value)
-  for name in _ONLY.value:
-    if name not in ROWS:
-      raise ValueError(
-        f"--only: there is no row {name!r}; there are {', '.join(ROWS)}."
-      )
   asked = {
-    name: (f"--config={_config(name)}", *ROWS[name]) for name in _ONLY.value
+    name: (f"--config={_config(name)}", *ROWS[name])
+    for name in pod_flags.chosen(_ONLY, ROWS)
   }
   failed = rows.compile_all(asked, folder)
   folder.with_suffix(".md").write_text(page(folder), encoding="utf-8")

@@ -144,7 +144,7 @@ def test_the_command_compares_or_records(tmp_path, monkeypatch, capsys):
       ("_RECORD", record),
       ("_TEXT", ""),
     ):
-      holder = types.SimpleNamespace(value=value)
+      holder = types.SimpleNamespace(name=flag, value=value)
       monkeypatch.setattr(recorded, flag, holder)
     return recorded.main([])
 
@@ -157,7 +157,7 @@ def test_the_command_compares_or_records(tmp_path, monkeypatch, capsys):
   saved = json.loads(path.read_text())
   assert list(saved) == ["quickstart", "slices"]
   assert saved["slices"] == KNOWN
-  with pytest.raises(ValueError, match="no program 'quick'; there are quicks"):
+  with pytest.raises(ValueError, match="no 'quick'; there are quickstart"):
     run(False, "quick")
 
 

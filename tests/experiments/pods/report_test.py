@@ -8,7 +8,7 @@ import types
 import jax
 import pytest
 
-from experiments.pods import chips, costs, report, rows, steps, table
+from experiments.pods import chips, costs, meshes, report, rows, steps, table
 from grpo_jax.settings import config as config_lib
 from tests.cli import programs_test
 from tests.experiments import command, tiny_config
@@ -136,7 +136,7 @@ def test_the_largest_batch_is_searched_for_within_a_quarter(monkeypatch):
 
 
 def test_the_mesh_of_the_command_line_replaces_that_of_the_config():
-  config = report.with_mesh(resolved(), "fsdp:16,tensor:4")
+  config = meshes.replaced(resolved(), "fsdp:16,tensor:4")
   assert dataclasses.asdict(config.mesh) == {
     "data": None,
     "fsdp": 16,
@@ -144,7 +144,7 @@ def test_the_mesh_of_the_command_line_replaces_that_of_the_config():
     "expert": 1,
   }
   with pytest.raises(ValueError, match=r"'tp:4' is no axis.*NAME:SIZE"):
-    report.with_mesh(resolved(), "tp:4")
+    meshes.replaced(resolved(), "tp:4")
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_a_problem_in_words_is_compiled_without_its_data():
   config.sampling.max_new_tokens = 8
   config.rewards.functions = ("math_accuracy",)
   found = steps.compile_step(config_lib.resolve(config), jax.devices()[:1])
-  assert found.most_tokens == 7
+  assert found.step.most_tokens == 7
   assert steps.analyze(found).phases["update"].flops > 0
 
 
@@ -216,7 +216,8 @@ def test_a_row_that_broke_off_is_reported_and_leaves_the_old_one(
   broken = subprocess.CompletedProcess([], 1)  # As after a traceback.
   monkeypatch.setattr(rows.subprocess, "run", lambda *_, **__: broken)
   for flag, value in (("_ONLY", [name, other]), ("_FOLDER", str(folder))):
-    monkeypatch.setattr(table, flag, types.SimpleNamespace(value=value))
+    holder = types.SimpleNamespace(name=flag, value=value)
+    monkeypatch.setattr(table, flag, holder)
   assert table.main([]) == 1
   assert f"not compiled: {name}, {other}" in capsys.readouterr().err
   assert f"## {name}" in (tmp_path / "pods.md").read_text("utf-8")
