@@ -1,7 +1,5 @@
 """The problems of the code task, and the run that learns them."""
 
-import json
-
 import pytest
 
 from experiments.rewards import code_task
@@ -11,18 +9,14 @@ from grpo_jax.training.runtime import log
 from tests.experiments import command
 
 
-def _records(path):
-  return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_the_files_are_what_is_said(tmp_path):
   for name in ("one", "two"):
     code_task.write(tmp_path / name)
   for name in ("train.jsonl", "test.jsonl"):
     one, two = (tmp_path / folder / name for folder in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
-  train = _records(tmp_path / "one" / "train.jsonl")
-  test = _records(tmp_path / "one" / "test.jsonl")
+  train = log.read_lines(tmp_path / "one" / "train.jsonl")
+  test = log.read_lines(tmp_path / "one" / "test.jsonl")
   prompts = {x["prompt"] for x in train}
   assert (len(train), len(prompts), len(test)) == (1600, 200, 64)
   assert len({x["prompt"] for x in test} - prompts) == 64

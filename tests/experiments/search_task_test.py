@@ -1,7 +1,5 @@
 """The small search task: what is written, and a run on it."""
 
-import json
-
 import pytest
 
 from experiments.rewards import search_task
@@ -21,10 +19,6 @@ def folder(tmp_path_factory):
   return path
 
 
-def rows_of(path):
-  return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_the_bytes_are_the_same_each_time(folder, tmp_path):
   search_task.write(tmp_path)
   names = [path.name for path in folder.iterdir() if path.is_file()]
@@ -34,10 +28,12 @@ def test_the_bytes_are_the_same_each_time(folder, tmp_path):
 
 
 def test_names_of_the_test_are_in_passages_and_not_taught(folder):
-  train, test = (rows_of(folder / f"{x}.jsonl") for x in ("train", "test"))
+  train, test = (
+    log.read_lines(folder / f"{x}.jsonl") for x in ("train", "test")
+  )
   assert (len(train), len(test)) == (448, 64)
   assert not {x["prompt"] for x in train} & {x["prompt"] for x in test}
-  passages = {x["text"] for x in rows_of(folder / "passages.jsonl")}
+  passages = {x["text"] for x in log.read_lines(folder / "passages.jsonl")}
   for row in (*train, *test):
     name = row["prompt"].split('"')[1]
     assert f"{name}: the code is {row['answer']}." in passages
@@ -45,7 +41,7 @@ def test_names_of_the_test_are_in_passages_and_not_taught(folder):
 
 def test_demonstrations_are_episodes_as_the_config_has_them(folder):
   text = tokenizer.Tokenizer(folder / "tokenizer")
-  rows = rows_of(folder / "demonstrations.jsonl")
+  rows = log.read_lines(folder / "demonstrations.jsonl")
   source = demonstrations.DemonstrationSource(
     folder / "demonstrations.jsonl", text, is_text=True
   )

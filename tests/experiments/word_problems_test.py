@@ -1,21 +1,17 @@
 """Word problems with a tool, and the run that learns to use it."""
 
 import collections
-import json
 import random
 
 import pytest
 
 from experiments.rewards import word_problems
 from grpo_jax.data import tokenizer
+from grpo_jax.training.runtime import log
 from tests.experiments import command
 from tests.training import resume_test
 
 FILES = ("train.jsonl", "test.jsonl", "traces.jsonl", "tokenizer.json")
-
-
-def _records(path):
-  return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -69,7 +65,7 @@ def test_the_files_are_what_is_said(few, tmp_path):
   text = tokenizer.Tokenizer(tmp_path / "one" / "tokenizer.json")
   for tag in (*word_problems.TAGS, "<answer>", "</answer>"):
     assert len(text.encode(tag)) == 1
-  lines = _records(tmp_path / "one" / "traces.jsonl")
+  lines = log.read_lines(tmp_path / "one" / "traces.jsonl")
   assert len(lines) == 200
   for line in lines:
     ids, observed = line["completion_ids"], line.get("observed", [])
@@ -140,7 +136,7 @@ def test_a_run_that_is_killed_ends_with_the_same_bytes(tmp_path):
     assert status == 0, err
   expected = resume_test.everything(whole)
   resume_test.assert_same(resume_test.everything(killed), expected)
-  lines = _records(whole / "metrics.jsonl")
+  lines = log.read_lines(whole / "metrics.jsonl")
   calls = [x["reward/tool_calls"] for x in lines if "reward/tool_calls" in x]
   assert any(calls)
   assert any(x.get("gradient_norm") for x in lines if x["phase"] == "rl")
