@@ -445,23 +445,13 @@ def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
         buffer.copy_(1 + 0.2 * torch.randn(buffer.shape, generator=generator))
 
 
-def make_checkpoint(
-  directory: pathlib.Path,
-  config: dict,
-  seed: int,
-  *,
-  dtype: torch.dtype = torch.float32,
-  max_shard_size: str = "1GB",
-) -> None:
+def make_checkpoint(directory: pathlib.Path, config: dict, seed: int) -> None:
   """Writes config.json as given and random weights.
 
   Args:
     directory: Folder, made if missing; files of the same names are replaced.
     config: Content of config.json.
     seed: Seed of the weights.
-    dtype: Type of the weights in the file.
-    max_shard_size: Largest size of a weights file; the rest goes to further
-      files.
   """
   directory.mkdir(parents=True, exist_ok=True)
   text = json.dumps(config, indent=2, sort_keys=True) + "\n"
@@ -469,7 +459,7 @@ def make_checkpoint(
   path.write_text(text, encoding="utf-8")
   model = _auto(config).from_config(_config(directory), dtype=torch.float32)
   randomize(model, seed)
-  model.to(dtype).save_pretrained(directory, max_shard_size=max_shard_size)
+  model.save_pretrained(directory)
   if config["model_type"] == "kimi_k25":
     _publish_names(directory / "model.safetensors")
   # save_pretrained writes these in the form of its own version.

@@ -34,6 +34,8 @@ from collections.abc import Sequence
 from experiments.pods import hlo, kernels, loops
 from experiments.pods.hlo import Array, Computation, Instruction
 
+# The scope whose loop draws a token at a time.
+_TOKENS = "decode"
 # Scope of instructions without one; and how far to look for a reader's scope.
 _OTHER = "other"
 _READERS = 8
@@ -98,17 +100,13 @@ class Loop:
   """Loop that was walked.
 
   Attributes:
-    name: Name of its instruction.
     op_name: Place in the code where it was traced.
     trips: Number of runs of its body each time; None if the text lacks it.
-    times: Number of times that it is entered.
     is_bound: Whether `trips` is a bound: the loop may end earlier.
   """
 
-  name: str
   op_name: str
   trips: int | None
-  times: int
   is_bound: bool
 
 
@@ -222,10 +220,7 @@ class Analysis:
 
 
 def analyze(
-  text: str,
-  scopes: Sequence[str],
-  token_scope: str = "decode",
-  most_tokens: int | None = None,
+  text: str, scopes: Sequence[str], most_tokens: int | None = None
 ) -> Analysis:
   """Counts the costs of a compiled program; see the module.
 
@@ -235,13 +230,12 @@ def analyze(
     scopes: Names of `jax.named_scope` for phases. An instruction belongs to the
       innermost one in its path, or else to the scope of the computation around
       it, or to "other".
-    token_scope: The scope whose loop draws a token at a time.
     most_tokens: End of a counter that the text bounds by 2³¹ − 1 only.
 
   Raises:
     ValueError: The text is not HLO.
   """
-  walk = _Walk(hlo.parse(text), scopes, token_scope, most_tokens)
+  walk = _Walk(hlo.parse(text), scopes, most_tokens)
   entry = walk.module.computations[walk.module.entry]
   walk.run(entry, _Place(_OTHER))
   return Analysis(
@@ -279,10 +273,9 @@ class _Place:
 class _Walk:
   """Adds up a program."""
 
-  def __init__(self, module, scopes, token_scope, most_tokens):
+  def __init__(self, module, scopes, most_tokens):
     self.module = module
     self.scopes = scopes
-    self.token_scope = token_scope
     self.values = loops.Values(module, most_tokens)
     self.invariants = loops.Invariants(module)
     self.matmuls: set[tuple[str, str]] = set()
@@ -354,12 +347,12 @@ class _Walk:
         self._plain(computation, one, here, channels)
 
   def _while(self, computation, one, place):
-    is_token = self.token_scope in re.split(r"[/()]", one.op_name)
+    is_token = _TOKENS in re.split(r"[/()]", one.op_name)
     if is_token and not place.in_tokens:
       self.invariants.enter(one)
     trips, is_bound, _ = self.values.loop(computation, one, place.parameters)
     inside = self.values.inside(computation, one, place.parameters)
-    self.loops.append(Loop(one.name, one.op_name, trips, place.times, is_bound))
+    self.loops.append(Loop(one.op_name, trips, is_bound))
     within = dataclasses.replace(
       place,
       times=place.times * (1 if trips is None else trips),

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 import jax
 from absl import flags
-from jax.sharding import AbstractDevice, AbstractMesh, Mesh
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from experiments.pods import chips, recorded, steps
 from experiments.pods import flags as pod_flags
@@ -176,19 +176,12 @@ def _compiled(
   )
   of = chips.parse(f"v5e-{num_chips}")
   target = steps.Target(of, 1, chips.devices(of))
-  made = []
-
-  def keep(parts: step_lib.Phase, mesh: Mesh) -> step_lib.Phase:
-    made.append((parts, mesh))
-    return parts
-
-  with steps.described(config, target.devices, keep) as step:
-    ((parts, mesh),) = made
+  with steps.described(config, target.devices) as step:
     state, prompts = step.arguments
-    draw = functools.partial(step_lib.draw_stage, phase=parts)
+    draw = functools.partial(step_lib.draw_stage, phase=step.phase)
     drawn = jax.eval_shape(draw, state, prompts)
-    groups = sharding.abstract(drawn, sharding.of_rows(mesh, drawn))
-    program = executors.jit_step(mesh, step_lib.learn_stage, parts)
+    groups = sharding.abstract(drawn, sharding.of_rows(step.mesh, drawn))
+    program = executors.jit_step(step.mesh, step_lib.learn_stage, step.phase)
     compiled = steps.compile_described(
       dataclasses.replace(step, program=program, arguments=(state, groups))
     )

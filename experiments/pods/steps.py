@@ -45,10 +45,6 @@ from grpo_jax.types import (
   TrainState,
 )
 
-# A test's change of the functions of a phase.
-Change = Callable[[step_lib.Phase, Mesh], step_lib.Phase]
-
-
 # Scopes of `step/step.py` and `rollout/sampling.py`.
 PHASES = (
   "prefill",
@@ -66,17 +62,13 @@ PHASES = (
 )
 
 
-def unchanged(phase: step_lib.Phase, mesh: Mesh) -> step_lib.Phase:
-  """Returns the phase unchanged."""
-  del mesh
-  return phase
-
-
 @dataclasses.dataclass(frozen=True)
 class Step:
   """Step that can be traced.
 
   Attributes:
+    phase: Functions of its phase.
+    mesh: Mesh of the devices.
     program: Function of the state, of prompts and, if the host scores, of
       scores.
     arguments: Shapes of its arguments, with their shardings.
@@ -85,6 +77,8 @@ class Step:
     most_tokens: Largest number of decode steps of a rollout.
   """
 
+  phase: step_lib.Phase
+  mesh: Mesh
   program: jit.Program
   arguments: tuple[Any, ...]
   cache_bytes: int
@@ -244,16 +238,13 @@ def scores(config: config_lib.RunConfig, num_rows: int):
 
 @contextlib.contextmanager
 def described(
-  config: config_lib.RunConfig,
-  devices: Sequence[Any],
-  change: Change = unchanged,
+  config: config_lib.RunConfig, devices: Sequence[Any]
 ) -> Iterator[Step]:
   """Describes the step of a config's "rl" phase, with its mesh in force.
 
   Args:
     config: Config of a run; only descriptions of its files are read.
     devices: Real devices, or those of `chips.devices`.
-    change: Change of the phase's functions; for tests.
 
   Raises:
     ValueError: The config and the mesh do not go together.
@@ -273,7 +264,7 @@ def described(
         f"pods.report: config.phases={config.phases} end with a phase of the"
         f" kind {phase.kind!r}; needs one that draws completions, as 'rl'."
       )
-    parts = change(phases[-1].phase, mesh)
+    parts = phases[-1].phase
     state = checkpointed.abstract_state(
       phases, checkpointed.abstract_start(policy, config.seed)
     )
@@ -290,6 +281,8 @@ def described(
     lanes = min(config.sampling.lanes or phase.num_rows, phase.num_rows)
     waves = math.ceil(phase.num_rows / lanes)
     yield Step(
+      phase=parts,
+      mesh=mesh,
       program=executors.jit_step(mesh, function, parts),
       arguments=(state, *inputs),
       cache_bytes=_cache_bytes(
@@ -426,16 +419,14 @@ def compile_described(
 
 
 def compile_step(
-  config: config_lib.RunConfig,
-  devices: Sequence[Any],
-  change: Change = unchanged,
+  config: config_lib.RunConfig, devices: Sequence[Any]
 ) -> Compiled:
   """Compiles the step of `described`, with the same errors.
 
   Raises:
     TooLargeError: The compiler says that the step does not fit.
   """
-  with described(config, devices, change) as step:
+  with described(config, devices) as step:
     return compile_described(step)
 
 
