@@ -346,23 +346,6 @@ _TEXT = {
 
 
 @pytest.mark.parametrize(
-  ("settings", "extras"),
-  [
-    ({}, set()),
-    ({"log.trackers": ("wandb", "trackio")}, {"wandb", "trackio"}),
-    (
-      _TEXT,
-      {"gcs", "math"},
-    ),
-  ],
-)
-def test_extras_follow_from_the_config(settings, extras):
-  config = overrides.config("quickstart", **settings)
-  found = preflight.needed_extras(config_lib.resolve(config), "/runs/a")
-  assert found == {"tpu", *extras}
-
-
-@pytest.mark.parametrize(
   "name", ["coding_agent", "python_agent", "search_agent"]
 )
 def test_environments_with_tools_need_their_extra(name):
@@ -382,6 +365,8 @@ _JUDGED = {
 @pytest.mark.parametrize(
   ("settings", "local", "extras"),
   [
+    ({}, [], set()),
+    ({"log.trackers": ("wandb", "trackio")}, [], {"wandb", "trackio"}),
     (_TEXT, [], set()),
     ({**_TEXT, "data.tokenizer": "mine/tok"}, ["data.tokenizer"], set()),
     ({**_TEXT, "data.tokenizer": "gs://b/tok"}, [], set()),

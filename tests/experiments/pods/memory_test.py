@@ -59,13 +59,7 @@ def gib(size: int) -> str:
   return f"{size / 2**30:.1f}"
 
 
-@pytest.mark.parametrize(
-  "model",
-  [
-    pytest.param(name, marks=() if "7b" in name else pytest.mark.slow)
-    for name in published.MODELS
-  ],
-)
+@pytest.mark.parametrize("model", published.MODELS)
 def test_the_table_of_models_is_right(model):
   config = recipe("trl", model)
   config.rl.micro_batch_size = config.rl.num_prompts * config.rl.group_size
