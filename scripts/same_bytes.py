@@ -606,10 +606,6 @@ def _arrays(step: pathlib.Path) -> list[tuple[str, list[int], str, str]]:
   return sorted(result)
 
 
-def _sha256(lines: list[str]) -> str:
-  return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
 def _fingerprint(workdir: pathlib.Path) -> dict[str, Any]:
   """Files and arrays that the runs in a folder left; a sweep has several."""
   metrics, samples, arrays = [], [], []
@@ -619,8 +615,6 @@ def _fingerprint(workdir: pathlib.Path) -> dict[str, Any]:
   for folder in sorted({step.parent for step in _steps(workdir)}):
     arrays += _arrays(_steps(folder.parent)[-1])
   return {
-    "metrics_sha256": _sha256(metrics),
-    "samples_sha256": _sha256(samples),
     "metrics": metrics,
     "samples": samples,
     "arrays": arrays,

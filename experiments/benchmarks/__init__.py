@@ -7,11 +7,15 @@
 | `timing.py`      | compiled parts, timed in turn beside the machine's rates |
 | `step.py`        | the command for a whole step and its parts               |
 | `compared.py`    | whole steps that are compared in the same rounds         |
-| `critic.py`, `load.py` | commands for a part                                |
+| `critic.py`, `images.py` | commands for the cost of a critic, of images     |
+| `profile.py`     | the command for the time of each operation               |
+| `load.py`        | the command for the memory of loading a checkpoint       |
+| `trl_step.py`    | the command for TRL's step on the same work              |
+| `clients.py`     | the command for several clients of grpo-tinker           |
+| `interpreters.py` | the command for what sessions leave behind              |
 | `accelerator.py` | the command for a quarter of an hour on a GPU or a TPU   |
 | `accelerator_items.py` | its rows                                           |
 | `accelerator_jax.py`, `accelerator_torch.py` | what measures them           |
-| `images.py`      | the command for the cost of images                       |
 | `host.py`        | the command for the host                                 |
 | `host_rows.py`, `host_states.py` | its measurements                         |
 | `memory.py`      | memory and processor time, as Linux counts them          |
