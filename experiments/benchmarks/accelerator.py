@@ -230,7 +230,8 @@ def measure(
 # --- the page ----------------------------------------------------------------
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+  """Three digits, or all before the point; a dash for what is not known."""
   if value is None or value != value:
     return "–"
   return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -246,13 +247,13 @@ def _cells(
     rates: FLOP/s and bytes/s; NaN if they were not measured.
     beside: Item of the same row elsewhere -> its tokens/s.
   """
-  cells = {k: _number(x) for k, x in result.items() if k != "floors"}
+  cells = {k: number(x) for k, x in result.items() if k != "floors"}
   for name, of in result.get("floors", {}).items():
     floor = max(of["flops"] / rates[0], of["bytes"] / rates[1])
-    cells[f"{name}, ms"] = _number(of["seconds"] * 1e3)
-    cells[f"{name}, × floor"] = _number(of["seconds"] / floor)
+    cells[f"{name}, ms"] = number(of["seconds"] * 1e3)
+    cells[f"{name}, × floor"] = number(of["seconds"] / floor)
   for name, tokens in beside.items():
-    cells[f"× {name}"] = _number(result["tokens/s"] / tokens)
+    cells[f"× {name}"] = number(result["tokens/s"] / tokens)
   return cells
 
 

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from absl import flags
 
-from experiments.benchmarks import host_rows, host_states
+from experiments.benchmarks import accelerator, host_rows, host_states
 from grpo_jax.cli import flags as flags_lib
 
 PARTS = ("verifiers", "tokenizer", "checkpoints")
@@ -69,62 +69,15 @@ def _numbers(flag: flags.FlagHolder, kind: type, least: float) -> list:
   return found
 
 
-def verifiers(workers: Sequence[int]) -> None:
-  """Prints the table of verifiers."""
-  print(
-    "| rewards | rows | workers | rows/s | added, µs a row | seconds : loop |"
-    " processor : loop | parent, MB | largest worker, MB |"
-  )
-  print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-  for mix in host_rows.MIXES:
-    num_rows = _BOXED.value if mix == "code" else _ROWS.value
-    for row in host_rows.scored(mix, num_rows, workers):
-      ratio = row.busy / row.busy_floor if row.busy_floor else float("nan")
-      print(
-        f"| {mix} | {num_rows} | {row.num_workers} | {1 / row.seconds:.0f} |"
-        f" {1e6 * (row.seconds - row.floor):.0f} |"
-        f" {row.seconds / row.floor:.2f} | {ratio:.2f} |"
-        f" {row.parent / 1e6:.1f} | {row.largest / 1e6:.0f} |",
-        flush=True,
-      )
-
-
-def read_ahead(threads: Sequence[int]) -> None:
-  """Prints the table of the data source."""
-  print(
-    "| threads | prompts | prompts/s | seconds : loop | first batch : loop |"
-    " memory, MB |"
-  )
-  print("|---:|---:|---:|---:|---:|---:|")
-  for row in host_rows.encoded(_RECORDS.value, threads):
-    print(
-      f"| {row.num_threads} | {row.num_rows} | {1 / row.seconds:.0f} |"
-      f" {row.seconds / row.floor:.2f} | {row.first / row.floor:.2f} |"
-      f" {row.grown / 1e6:.1f} |",
-      flush=True,
+def _print(rows: Iterable[Mapping[str, float | str]]) -> None:
+  """Prints a table; each row has the names of the columns."""
+  for number, row in enumerate(rows):
+    if not number:
+      print(f"| {' | '.join(row)} |\n|{'---:|' * len(row)}")
+    cells = (
+      x if isinstance(x, str) else accelerator.number(x) for x in row.values()
     )
-
-
-def states(sizes: Sequence[float], folder: pathlib.Path) -> None:
-  """Prints the table of checkpoints."""
-  print(
-    "| state, GB | on disk | stall, s | written, s | GB/s | written : floor |"
-    " stall : synchronous | step meanwhile : alone | restore, s |"
-    " restore : read | save, memory | restore, memory |"
-  )
-  print("|---:" * 12 + "|")
-  for size in sizes:
-    row = host_states.saved(int(size * 1e9), folder, _ROUNDS.value)
-    print(
-      f"| {size:g} | {row.on_disk / row.num_bytes:.2f} | {row.stall:.2f} |"
-      f" {row.written:.2f} | {row.num_bytes / 1e9 / row.written:.2f} |"
-      f" {row.written / row.floor:.2f} | {row.stall / row.written:.2f} |"
-      f" {row.slowed / row.step:.2f} | {row.restore:.2f} |"
-      f" {row.restore / row.read:.2f} |"
-      f" {row.save_peak / row.num_bytes:.2f} |"
-      f" {row.restore_peak / row.num_bytes:.2f} |",
-      flush=True,
-    )
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -146,11 +99,20 @@ def main(argv: Sequence[str]) -> int:
         " make it first."
       )
     if "verifiers" in _PARTS.value:
-      verifiers(workers)
+      _print(
+        row
+        for mix in host_rows.MIXES
+        for row in host_rows.scored(
+          mix, _BOXED.value if mix == "code" else _ROWS.value, workers
+        )
+      )
     if "tokenizer" in _PARTS.value:
-      read_ahead(threads)
+      _print(host_rows.encoded(_RECORDS.value, threads))
     if "checkpoints" in _PARTS.value:
-      states(sizes, folder)
+      _print(
+        host_states.saved(int(size * 1e9), folder, _ROUNDS.value)
+        for size in sizes
+      )
   return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,33 +37,6 @@ MIXES: dict[str, dict[str, str]] = {
 
 # Prompts, completions, ids and extras.
 Rows = tuple[list[str], list[str], list[int], list[dict[str, Any]]]
-
-
-class Scored(NamedTuple):
-  """A line of the table of verifiers.
-
-  Attributes:
-    mix: A name in `MIXES`.
-    num_workers: Number of worker processes; with 0, this process does their
-      work.
-    num_rows: Rows of a call.
-    seconds: Seconds of a row.
-    floor: Seconds of a row in a loop over the functions alone.
-    busy, busy_floor: Processor seconds of a row in the call and in the loop,
-      with those of the workers. Other programs disturb them less.
-    parent, largest: Growth of this process, and peak of the largest worker,
-      bytes.
-  """
-
-  mix: str
-  num_workers: int
-  num_rows: int
-  seconds: float
-  floor: float
-  busy: float
-  busy_floor: float
-  parent: int
-  largest: int
 
 
 class _Time(NamedTuple):
@@ -100,8 +74,16 @@ def make_rows(mix: str, num_rows: int) -> Rows:
   return rows
 
 
-def scored(mix: str, num_rows: int, workers: Sequence[int]) -> Iterator[Scored]:
-  """Yields a line per number of workers; the loop runs before and after it."""
+def scored(
+  mix: str, num_rows: int, workers: Sequence[int]
+) -> Iterator[dict[str, float | str]]:
+  """Yields a row of the table of verifiers for each number of workers.
+
+  The loop over the functions alone runs before and after it. "added" is the
+  time of a row beyond that of the loop. "processor" is the time of processors,
+  with that of workers: other programs disturb it less. "parent" is the growth
+  of this process, and "largest worker" the peak of one.
+  """
   rows = make_rows(mix, num_rows)
   paths = MIXES[mix]
   loaded = {name: registry.load_function(path) for name, path in paths.items()}
@@ -121,17 +103,20 @@ def scored(mix: str, num_rows: int, workers: Sequence[int]) -> Iterator[Scored]:
     else:
       took, parent, largest = _in_process(loaded, rows)
     after, looped = _timed(loop), 2 * len(part[0])
-    yield Scored(
-      mix,
-      num_workers,
-      num_rows,
-      seconds=took.seconds / num_rows,
-      floor=(before.seconds + after.seconds) / looped,
-      busy=took.busy / num_rows,
-      busy_floor=(before.busy + after.busy) / looped,
-      parent=parent,
-      largest=largest,
-    )
+    seconds = took.seconds / num_rows
+    floor = (before.seconds + after.seconds) / looped
+    busy = (before.busy + after.busy) / looped
+    yield {
+      "rewards": mix,
+      "rows": num_rows,
+      "workers": num_workers,
+      "rows/s": 1 / seconds,
+      "added, µs a row": 1e6 * (seconds - floor),
+      "seconds : loop": seconds / floor,
+      "processor : loop": took.busy / num_rows / busy if busy else math.nan,
+      "parent, MB": parent / 1e6,
+      "largest worker, MB": largest / 1e6,
+    }
 
 
 def _in_process(
@@ -172,29 +157,14 @@ def _in_pool(
   return took, grown.peak, largest
 
 
-class Encoded(NamedTuple):
-  """A line of the table of the data source.
+def encoded(
+  num_rows: int, threads: Sequence[int]
+) -> Iterator[dict[str, float | str]]:
+  """Yields a row of the table of the tokenizer for each number of threads.
 
-  Attributes:
-    num_threads: Threads that work ahead.
-    num_rows: Records of an epoch.
-    first: Seconds of a record until the first batch is there: all are encoded
-      once, to find those that are too long.
-    seconds: Seconds of a record after that.
-    floor: Seconds of a record of the tokenizer in a loop.
-    grown: Growth of this process, bytes.
+  The tokenizer runs in a loop before and after it. Until the first batch is
+  there, all records are encoded once, to find those that are too long.
   """
-
-  num_threads: int
-  num_rows: int
-  first: float
-  seconds: float
-  floor: float
-  grown: int
-
-
-def encoded(num_rows: int, threads: Sequence[int]) -> Iterator[Encoded]:
-  """Yields a line per number of threads; the loop runs before and after it."""
   prompts, completions, _, extras = make_rows("math + format", num_rows)
   source = [
     {
@@ -234,9 +204,13 @@ def encoded(num_rows: int, threads: Sequence[int]) -> Iterator[Encoded]:
       batches = itertools.islice(stream, num_batches)
       took = _timed(functools.partial(collections.deque, batches, 0))
     del stream, batches
-    floor = (before + _timed(loop).seconds) / 2
-    yield Encoded(
-      *(num_threads, num_rows, first / num_rows),
-      took.seconds / (num_batches * min(_BATCH, num_rows)),
-      *(floor / num_rows, grown.peak),
-    )
+    floor = (before + _timed(loop).seconds) / 2 / num_rows
+    seconds = took.seconds / (num_batches * min(_BATCH, num_rows))
+    yield {
+      "threads": num_threads,
+      "prompts": num_rows,
+      "prompts/s": 1 / seconds,
+      "seconds : loop": seconds / floor,
+      "first batch : loop": first / num_rows / floor,
+      "memory, MB": grown.peak / 1e6,
+    }

@@ -8,7 +8,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,35 +21,6 @@ _LEAVES = 24
 _DRAWN = 1 << 23
 _STEP_ROWS = 256
 _CALIBRATION = 20  # Steps that are timed without a save.
-
-
-class Saved(NamedTuple):
-  """A line of the table of checkpoints; all but the bytes are seconds.
-
-  Attributes:
-    num_bytes: Bytes of the state.
-    stall: Time that `save` holds up the next step.
-    written: Time from the call until the step is on the disk.
-    floor: Time of a plain write and fsync of the same number of bytes.
-    restore: Time until the state is restored and its checksums are compared.
-    read: Time of a plain read of the same number of bytes, still in memory.
-    step, slowed: Time of a training step alone, and while a save is written.
-    on_disk: Bytes of the checkpoint.
-    save_peak: Memory above the state while it is saved, bytes.
-    restore_peak: Memory above the restored state while it is read, bytes.
-  """
-
-  num_bytes: int
-  stall: float
-  written: float
-  floor: float
-  restore: float
-  read: float
-  step: float
-  slowed: float
-  on_disk: int
-  save_peak: int
-  restore_peak: int
 
 
 def make_state(num_bytes: int) -> dict[str, jax.Array]:
@@ -65,8 +36,15 @@ def make_state(num_bytes: int) -> dict[str, jax.Array]:
   return jax.block_until_ready(state)
 
 
-def saved(num_bytes: int, folder: pathlib.Path, rounds: int) -> Saved:
-  """Medians of several rounds; each round measures everything in turn.
+def saved(
+  num_bytes: int, folder: pathlib.Path, rounds: int
+) -> dict[str, float | str]:
+  """A row of the table of checkpoints, of medians of several rounds.
+
+  Each round measures everything in turn. "stall" is the time that `save` holds
+  up the next step, "written" that until the step is on the disk. The floor of
+  "written" is a plain write and fsync of as many bytes, "read" a plain read of
+  them, still in memory. Memory is that above the state.
 
   Args:
     num_bytes: Size of the state, bytes.
@@ -89,10 +67,26 @@ def saved(num_bytes: int, folder: pathlib.Path, rounds: int) -> Saved:
     found = [_round(num_bytes, own) for _ in range(rounds)]
   finally:
     shutil.rmtree(own)
-  return Saved(*map(statistics.median, zip(*found, strict=True)))
+  of = {name: statistics.median(x[name] for x in found) for name in found[0]}
+  size = of["bytes"]
+  return {
+    "state, GB": num_bytes / 1e9,
+    "on disk": of["on_disk"] / size,
+    "stall, s": of["stall"],
+    "written, s": of["written"],
+    "GB/s": size / 1e9 / of["written"],
+    "written : floor": of["written"] / of["floor"],
+    "stall : synchronous": of["stall"] / of["written"],
+    "step meanwhile : alone": of["slowed"] / of["step"],
+    "restore, s": of["restore"],
+    "restore : read": of["restore"] / of["read"],
+    "save, memory": of["save_peak"] / size,
+    "restore, memory": of["restore_peak"] / size,
+  }
 
 
-def _round(num_bytes: int, own: pathlib.Path) -> Saved:
+def _round(num_bytes: int, own: pathlib.Path) -> dict[str, float]:
+  """Bytes and seconds of a round, by name."""
   state = make_state(num_bytes)
   real = sum(leaf.nbytes for leaf in state.values())
   floor = _seconds(lambda: _write(own / "plain", state))
@@ -121,13 +115,19 @@ def _round(num_bytes: int, own: pathlib.Path) -> Saved:
     restore = _seconds(lambda: jax.block_until_ready(store.restore(shapes)[0]))
   store.close()
   shutil.rmtree(own / "c")
-  return Saved(
-    *(real, stall, written, floor, restore, read, alone),
-    statistics.median(meanwhile) if meanwhile else alone,
-    on_disk,
-    grown.peak,
-    max(restored.peak - real, 0),
-  )
+  return {
+    "bytes": real,
+    "on_disk": on_disk,
+    "stall": stall,
+    "written": written,
+    "floor": floor,
+    "restore": restore,
+    "read": read,
+    "step": alone,
+    "slowed": statistics.median(meanwhile) if meanwhile else alone,
+    "save_peak": grown.peak,
+    "restore_peak": max(restored.peak - real, 0),
+  }
 
 
 def _while_saving(
