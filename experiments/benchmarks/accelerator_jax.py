@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import grpo_jax
-from experiments.benchmarks import inputs, timing, workload
+from experiments.benchmarks import compared, inputs, timing, workload
 from grpo_jax.models import architecture, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib
@@ -241,7 +241,7 @@ def step(**sizes: Any) -> dict[str, Any]:
   of = workload.of_preset(**sizes, dtype="bfloat16")
   mesh = sharding.make_mesh(1)
   with jax.set_mesh(mesh):
-    case = timing.Step(of, mesh)
+    case = compared.Step(of, mesh, num_lengths=1)
     seconds = min(timing.measure({"step": case}, _REPEATS)["step"])
   cost = workload.costs(of, "shared")["step"]
   return {

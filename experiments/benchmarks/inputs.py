@@ -24,6 +24,7 @@ from grpo_jax.data.encoder import Encoder
 from grpo_jax.rewards.workers import host
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import phase as phase_lib
+from grpo_jax.settings.model import TowerSettings
 from grpo_jax.step import step
 from grpo_jax.training.phases import build, checkpointed
 from grpo_jax.training.phases import policy as policy_lib
@@ -104,6 +105,9 @@ def make_phase(
   of: problem.Problem,
   mesh: Mesh,
   lanes: int | None = None,
+  algorithm: str = "grpo",
+  critic: config_lib.CriticConfig | None = None,
+  tower: TowerSettings | None = None,
   model: Mapping[str, Any] | None = None,
   **phase: Any,
 ) -> tuple[step.Phase, TrainState]:
@@ -114,6 +118,9 @@ def make_phase(
     of: Tokens and verifier.
     mesh: Mesh of the devices.
     lanes: Completions that the sampler decodes at once; None: all.
+    algorithm: Name of an algorithm of the table.
+    critic: Critic of the algorithm, if it has one.
+    tower: Vision tower of the model, if it has one.
     model: Fields of `ModelConfig` that are not sizes.
     **phase: Fields of `RlConfig` that differ from their defaults.
   """
@@ -130,10 +137,17 @@ def make_phase(
       )
     },
     algorithm=(
-      "grpo",
-      algorithms.make_config("grpo", kl_coef=0.0, importance_mode=correction),
+      algorithm,
+      algorithms.make_config(
+        algorithm, kl_coef=0.0, importance_mode=correction
+      ),
     ),
-    model=config_lib.ModelConfig(**work.model, **(model or {})),
+    critic=critic or config_lib.CriticConfig(),
+    model=config_lib.ModelConfig(
+      **work.model,
+      tower=tower or TowerSettings(),
+      **(model or {}),
+    ),
     sampling=config_lib.SamplingConfig(lanes=lanes),
   )
   policy = policy_lib.make_policy(config, of, mesh)

@@ -24,6 +24,7 @@ with and without it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import itertools
 import os
@@ -36,10 +37,12 @@ from typing import NamedTuple
 
 import jax
 
+from experiments.benchmarks import inputs, timing, workload
 from experiments.benchmarks import step as step_benchmark
-from experiments.benchmarks import timing, workload
 from experiments.pods import costs, hlo
 from grpo_jax.cli import flags as flags_lib
+from grpo_jax.step import step as step_lib
+from grpo_jax.training.phases import executors
 from grpo_jax.training.runtime import sharding
 
 _LINES = 25  # Of the table of operations.
@@ -243,19 +246,32 @@ def _recorded(folder: str, known: dict[str, Kind]) -> dict[Kind, tuple]:
 def report(work: workload.Work) -> str:
   """Compiles, runs and records a step; returns the text about it."""
   mesh = sharding.make_mesh(1)
-  with jax.set_mesh(mesh):
-    step = timing.Step(work, mesh)
-    rows = step.phase.plan.micro_batch_size
-    products = timing.ceilings(work, rows)["flops_per_s"]
+  with (
+    contextlib.closing(inputs.make_problem(work, "fused")) as of,
+    jax.set_mesh(mesh),
+  ):
+    phase, state = inputs.make_phase(work, of, mesh, num_lengths=1)
+    prompts = jax.device_put(
+      inputs.make_batch(work).prompts, sharding.by_rows(mesh)
+    )
+    step = executors.jit_step(mesh, step_lib.fused_step, phase)
+    compiled = step.lower(state, prompts).compile()
+
+    def run():
+      nonlocal state
+      state, *_ = compiled(step.inputs, state, prompts)
+      return state
+
+    products = timing.ceilings(work, phase.plan.micro_batch_size)["flops_per_s"]
     runs = {name: ceiling.run for name, ceiling in products.items()}
-    seconds = timing.measure({**runs, "step": step}, 3)
+    seconds = timing.measure({**runs, "step": run}, 3)
     best = max(x.amount / min(seconds[name]) for name, x in products.items())
     with tempfile.TemporaryDirectory() as folder:
       with jax.profiler.trace(folder):
         start = time.perf_counter()
-        step()
+        jax.block_until_ready(run())
         recorded_s = time.perf_counter() - start
-      found = _recorded(folder, kinds(step.program.text()))
+      found = _recorded(folder, kinds(compiled.as_text() or ""))
   now = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
   lines = [
     f"{now}, {jax.devices()[0].device_kind}, {os.cpu_count()} cores, JAX"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -35,12 +34,11 @@ _TRAIN = 8
 
 
 class Program(NamedTuple):
-  """Compiled function with its seconds, its memory and its optimised text."""
+  """Compiled function with its seconds and its memory."""
 
   call: Callable[..., Any]
   compile_s: float
   bytes: int
-  text: Callable[[], str]
 
 
 def compiled(function: Any, *arguments: Any) -> Program:
@@ -58,7 +56,7 @@ def compiled(function: Any, *arguments: Any) -> Program:
   call: Callable[..., Any] = program
   if isinstance(function, jit.Program):
     call = functools.partial(program, function.inputs)
-  return Program(call, seconds, held, program.as_text)
+  return Program(call, seconds, held)
 
 
 def peak_bytes() -> int | None:
@@ -69,37 +67,6 @@ def peak_bytes() -> int | None:
   if not pathlib.Path("/proc/self/status").exists():
     return None
   return memory.resident("VmHWM")
-
-
-class Step:
-  """A compiled fused step with its inputs; a call runs it.
-
-  Args:
-    work: Sizes and lengths.
-    mesh: Mesh of the devices, which is in force.
-  """
-
-  def __init__(self, work: workload.Work, mesh: Mesh):
-    self._work = work
-    with contextlib.closing(inputs.make_problem(work, "fused")) as of:
-      self.phase, self._state = inputs.make_phase(work, of, mesh, num_lengths=1)
-    prompts = inputs.make_batch(work).prompts
-    self._prompts = jax.device_put(prompts, sharding.by_rows(mesh))
-    self.program = compiled(
-      executors.jit_step(mesh, step.fused_step, self.phase),
-      self._state,
-      self._prompts,
-    )
-
-  def __call__(self) -> None:
-    self._state, metrics, _ = jax.block_until_ready(
-      self.program.call(self._state, self._prompts)
-    )
-    written = int(metrics["tokens/generated"])
-    if written != workload.lengths(self._work).sum():
-      raise RuntimeError(
-        f"a step wrote {written} tokens; the sampler does not obey the lengths."
-      )
 
 
 def _prefill(state: TrainState, prompts: Prompts, *, phase):

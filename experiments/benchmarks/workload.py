@@ -329,6 +329,25 @@ def costs(work: Work, kind: str) -> dict[str, Cost]:
   }
 
 
+def critic_flops(work: Work, is_shared: bool, num_updates: int) -> float:
+  """Operations of a critic in one step, prompts once per group.
+
+  Args:
+    work: Sizes.
+    is_shared: Whether its trunk is the policy's, and has no backward pass.
+    num_updates: K, gradient steps for the one of the policy.
+  """
+  read = work.rows * (work.completion_len - 1)
+  pairs = read * (work.prompt_len + work.completion_len - 1)
+  forward = forward_flops(
+    work,
+    work.prompts * work.prompt_len + read,
+    work.prompts * work.prompt_len**2 + pairs,
+    0,
+  )
+  return forward * (1 + (1 if is_shared else 3) * num_updates)
+
+
 def decode_step(work: Work, filled: float) -> Cost:
   """Cost of a decode step of all rows, each with `filled` completion slots."""
   slots = work.rows * (work.prompt_len + filled)

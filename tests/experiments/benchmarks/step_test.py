@@ -63,6 +63,31 @@ def test_flops_are_those_counted_by_hand(kind, prefill, decode, forward):
   assert costs["step"].flops == prefill + decode + 3 * forward
 
 
+@pytest.mark.parametrize(
+  ("is_shared", "num_updates", "passes"),
+  [(False, 1, 4), (False, 2, 7), (True, 1, 2)],
+)
+def test_passes_of_a_critic_are_those_counted_by_hand(
+  is_shared, num_updates, passes
+):
+  # 2 · 144 · 6 tokens + 4 · 4 · (4 + 16) pairs, and no head.
+  found = workload.critic_flops(HAND, is_shared, num_updates)
+  assert found == 2048 * passes
+
+
+@pytest.mark.slow
+def test_a_critic_is_measured_beside_grpo(tmp_path):
+  status, out, err = command.run(
+    "benchmarks.critic", *TINY, f"--json={tmp_path / 'critic.json'}"
+  )
+  assert status == 0, err
+  rows = json.loads((tmp_path / "critic.json").read_text())["cases"]
+  assert rows["GRPO"]["of_grpo"] == 1
+  assert rows["GRPO"]["critic_floor_s"] == 0 < rows["PPO"]["critic_floor_s"]
+  assert rows["PPO"]["parameters"] > rows["PPO, shared trunk"]["parameters"]
+  assert all(f"| {name} |" in out for name in rows)
+
+
 def test_bytes_are_those_counted_by_hand():
   # A slot has 2 channels of keys and of values: 16 bytes. The two steps read
   # 156 weights each; each row 1 and 2 of its slots and the prompt's 2 twice,
