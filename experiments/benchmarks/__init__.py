@@ -8,6 +8,7 @@
 | `step.py`        | the command for a whole step and its parts               |
 | `compared.py`    | whole steps that are compared in the same rounds         |
 | `critic.py`, `images.py` | commands for the cost of a critic, of images     |
+| `attention.py`, `libraries.py` | forms of attention; qwix and tokamax       |
 | `profile.py`     | the command for the time of each operation               |
 | `load.py`        | the command for the memory of loading a checkpoint       |
 | `trl_step.py`    | the command for TRL's step on the same work              |

@@ -22,7 +22,7 @@ was run with JAX's plain form of the same function.
 
 MiB of temporaries on each device, compiled by libtpu 0.0.42 for a gradient of 4
 layers in bfloat16, 2 rows of 2047 slots a device; and GB that this program
-reads and writes, the layers counted once, by a script that was not kept:
+reads and writes, the layers counted once (experiments/benchmarks/attention.py):
 
 | shape, device, recomputed blocks | plain      | splash     |
 |----------------------------------|------------|------------|
