@@ -78,8 +78,8 @@ def _make_mesh() -> Mesh:
     return sharding.make_mesh(None)
   if _MEASURE.value:
     raise ValueError(
-      f"--measure with --topology={pod_flags.TOPOLOGY.value}: what is compiled for TPUs"
-      " that are not there cannot run; give one of the two."
+      f"--measure with --topology={pod_flags.TOPOLOGY.value}: what is compiled"
+      " for TPUs that are not there cannot run; give one of the two."
     )
   devices = chips.devices(chips.parse(pod_flags.TOPOLOGY.value))
   return sharding.make_mesh(devices=devices)
