@@ -41,7 +41,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, Scores, conclude, rule
+from experiments.science.claims import Rule, Scores, conclude, rule, table
 from experiments.sweeps import figures, statistics
 from grpo_jax.configs import bias_mcq
 from grpo_jax.training.monitor import guards, style
@@ -243,28 +243,24 @@ def _takes_more(data: str) -> Rule:
   return made
 
 
-CLAIMS = {
-  "A1": (
-    "One flipped example biases a policy.",
-    *(_rises(Arm(data, x)) for data in SHARES for x in TEACHERS),
-  ),
-  "A2": (
-    "A KL of up to 0.1 does not prevent it.",
-    *(_rises(Arm(kl=x)) for x in KL),
-  ),
-  "A3": (
-    "A policy that was biased before takes more.",
-    *map(_takes_more, SHARES),
-  ),
-  "G1": ("With all guards the rise is below 5 points.", *_guarded("all")),
-  "G2": ("The influence cap alone is enough.", *_guarded("cap")),
-  "G3": ("The canaries alone are enough.", *_guarded("canaries")),
-  "G4": ("The repeat cap alone is enough.", *_guarded("repeats")),
-  "G5": (
-    "The canaries are where there are no clean prompts.",
-    _stays(Arm("alone", guard="canaries")),
-  ),
-}
+CLAIMS = table(
+  "A1 One flipped example biases a policy.",
+  *(_rises(Arm(data, x)) for data in SHARES for x in TEACHERS),
+  "A2 A KL of up to 0.1 does not prevent it.",
+  *(_rises(Arm(kl=x)) for x in KL),
+  "A3 A policy that was biased before takes more.",
+  *map(_takes_more, SHARES),
+  "G1 With all guards the rise is below 5 points.",
+  *_guarded("all"),
+  "G2 The influence cap alone is enough.",
+  *_guarded("cap"),
+  "G3 The canaries alone are enough.",
+  *_guarded("canaries"),
+  "G4 The repeat cap alone is enough.",
+  *_guarded("repeats"),
+  "G5 The canaries are where there are no clean prompts.",
+  _stays(Arm("alone", guard="canaries")),
+)
 CONFIRMED = "A2 G1 G2 G3 G4 G5"
 
 

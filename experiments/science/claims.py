@@ -1,8 +1,6 @@
 """Claims of an experiment, and the rules of the checks that decide them.
 
-    CLAIMS = {
-      "C1": ("A is better than B.", difference("accuracy", "a", "b")),
-    }
+    CLAIMS = table("C1 A is better than B.", difference("accuracy", "a", "b"))
 
 A claim is a text with its rules. A rule makes a check from the scores of arms.
 A claim is confirmed if all of its checks hold.
@@ -54,6 +52,18 @@ def difference(
   """Rule about the difference of two arms; `shown` stands for `what`."""
   text = f"{shown or what}, `{one}` − `{other}`"
   return rule(text, needed, (one, what), (other, what))
+
+
+def table(*parts: str | Rule) -> dict[str, tuple[Any, ...]]:
+  """Claims by name, for `conclude`; each "NAME TEXT" is before its rules."""
+  claims: dict[str, tuple[Any, ...]] = {}
+  for part in parts:
+    if isinstance(part, str):
+      name, _, text = part.partition(" ")
+      claims[name] = (text,)
+    else:
+      claims[name] += (part,)
+  return claims
 
 
 def conclude(

@@ -39,7 +39,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm
-from experiments.science.claims import Rule, difference, rule
+from experiments.science.claims import Rule, difference, rule, table
 from experiments.sweeps import figures
 from grpo_jax.configs import curriculum
 from grpo_jax.training.monitor import style
@@ -254,32 +254,35 @@ def _hardest(one: str, needed: str) -> Rule:
   return difference(f"end/{DOMAINS[-1]}", one, "uniform", needed)
 
 
-CLAIMS = {
-  "B1": (
-    "Prompts drawn alike are learned from.",
-    rule(
-      "`uniform`, end − start",
-      *("above", ("uniform", "end/all"), ("uniform", "start/all")),
-    ),
+CLAIMS = table(
+  "B1 Prompts drawn alike are learned from.",
+  rule(
+    "`uniform`, end − start",
+    *("above", ("uniform", "end/all"), ("uniform", "start/all")),
   ),
-  "C1": ("ADS is better than `uniform`.", _area("ads")),
-  "C2": ("`frontier` is better.", _area("frontier")),
-  "C3": ("`easy_to_hard` is better.", _area("easy_to_hard")),
-  "C4": ("`target` is better.", _area("target")),
-  "C5": ("SPO is better.", _area("spo")),
-  "C6": ("ADS is better than `frontier`.", _area("ads", "frontier")),
-  "G1": (
-    "ADS has more live groups than `uniform`.",
-    difference("live", "ads", "uniform"),
-  ),
-  "G2": ("`frontier` has more.", difference("live", "frontier", "uniform")),
-  "G3": ("`target` has more.", difference("live", "target", "uniform")),
-  "H1": (
-    "`easy_to_hard` is worse at four digits.",
-    _hardest("easy_to_hard", "below"),
-  ),
-  "H2": ("`frontier` is not.", _hardest("frontier", "not below")),
-}
+  "C1 ADS is better than `uniform`.",
+  _area("ads"),
+  "C2 `frontier` is better.",
+  _area("frontier"),
+  "C3 `easy_to_hard` is better.",
+  _area("easy_to_hard"),
+  "C4 `target` is better.",
+  _area("target"),
+  "C5 SPO is better.",
+  _area("spo"),
+  "C6 ADS is better than `frontier`.",
+  _area("ads", "frontier"),
+  "G1 ADS has more live groups than `uniform`.",
+  difference("live", "ads", "uniform"),
+  "G2 `frontier` has more.",
+  difference("live", "frontier", "uniform"),
+  "G3 `target` has more.",
+  difference("live", "target", "uniform"),
+  "H1 `easy_to_hard` is worse at four digits.",
+  _hardest("easy_to_hard", "below"),
+  "H2 `frontier` is not.",
+  _hardest("frontier", "not below"),
+)
 CONFIRMED = "C2 C3 G2 G3 H2"
 REFUTED = "C1 C6"
 

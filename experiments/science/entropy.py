@@ -41,7 +41,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import Rule, difference, rule
+from experiments.science.claims import Rule, difference, rule, table
 from experiments.sweeps import figures
 from grpo_jax import api
 from grpo_jax.configs import quickstart
@@ -263,36 +263,34 @@ _REMEDIES = {
   "edge-gec": "EDGE and corrections",
   "bonus": "an entropy bonus",
 }
-CLAIMS = {
-  "E1": (
-    "GRPO's entropy falls.",
-    rule("fall of `grpo`", "below", ("grpo", "growth")),
-  ),
-  "E2": ("GRPO's entropy does not come back.", _rebounds("grpo", "not above")),
-  **{
-    f"B{place}": (f"Entropy comes back with {shown}.", _rebounds(arm))
+CLAIMS = table(
+  "E1 GRPO's entropy falls.",
+  rule("fall of `grpo`", "below", ("grpo", "growth")),
+  "E2 GRPO's entropy does not come back.",
+  _rebounds("grpo", "not above"),
+  *(
+    part
     for place, (arm, shown) in enumerate(_REMEDIES.items(), 1)
-  },
-  **{
-    f"P{place}": (
-      f"pass@16 is higher than GRPO's with {_REMEDIES[arm]}.",
+    for part in (f"B{place} Entropy comes back with {shown}.", _rebounds(arm))
+  ),
+  *(
+    part
+    for place, arm in enumerate(("gtpo", "grpo_s", "edge", "edge-gec"), 1)
+    for part in (
+      f"P{place} pass@16 is higher than GRPO's with {_REMEDIES[arm]}.",
       difference("pass@16", arm, "grpo"),
     )
-    for place, arm in enumerate(("gtpo", "grpo_s", "edge", "edge-gec"), 1)
-  },
-  "C1": (
-    "Corrections remove most groups without a signal early.",
-    rule(
-      f"made live of `edge-gec` − {MOST}",
-      *("above", ("edge-gec", "made_live"), MOST),
-    ),
   ),
-  "C2": ("Corrections pay.", difference("pass@1", "edge-gec", "edge")),
-  "C3": (
-    "To train hints pays.",
-    difference("pass@1", "edge-gec-trained", "edge-gec"),
+  "C1 Corrections remove most groups without a signal early.",
+  rule(
+    f"made live of `edge-gec` − {MOST}",
+    *("above", ("edge-gec", "made_live"), MOST),
   ),
-}
+  "C2 Corrections pay.",
+  difference("pass@1", "edge-gec", "edge"),
+  "C3 To train hints pays.",
+  difference("pass@1", "edge-gec-trained", "edge-gec"),
+)
 CONFIRMED = "E1 E2 C1 C3"
 REFUTED = "B1 B2 B4 B6 P2 P4 C2"
 

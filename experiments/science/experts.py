@@ -33,7 +33,7 @@ import ml_collections
 import numpy as np
 
 from experiments.science import arms, pages
-from experiments.science.claims import difference, rule
+from experiments.science.claims import difference, rule, table
 from experiments.sweeps import figures
 from grpo_jax import api
 from grpo_jax.configs import mixture
@@ -280,42 +280,28 @@ class Results(arms.Recorded):
     return last - self.after_phase(domain, domain)
 
 
-CLAIMS = {
-  "X1": (
-    "Distilled experts are not worse than mixed batches.",
-    difference("macro", "opd-full", "mixed", "not below"),
+CLAIMS = table(
+  "X1 Distilled experts are not worse than mixed batches.",
+  difference("macro", "opd-full", "mixed", "not below"),
+  "X2 Distilled experts are better than mixed batches.",
+  difference("macro", "opd-full", "mixed"),
+  "X3 One domain after another forgets.",
+  rule(
+    "change after its own phase, `sequential`",
+    *("below", ("sequential", "forgotten")),
   ),
-  "X2": (
-    "Distilled experts are better than mixed batches.",
-    difference("macro", "opd-full", "mixed"),
+  "X4 Mixed batches are better than one domain after another.",
+  difference("macro", "mixed", "sequential"),
+  "X5 The whole distribution is worth more than sampled tokens.",
+  difference("macro", "opd-full", "opd-token"),
+  "X6 Own completions are better than those of experts.",
+  difference("macro", "opd-full", "sft-experts"),
+  "X7 The gradients of domains are opposed.",
+  *(
+    rule(f"mean cosine between domains, `{arm}`", "below", (arm, "cosine"))
+    for arm in (BASE, "mixed")
   ),
-  "X3": (
-    "One domain after another forgets.",
-    rule(
-      "change after its own phase, `sequential`",
-      *("below", ("sequential", "forgotten")),
-    ),
-  ),
-  "X4": (
-    "Mixed batches are better than one domain after another.",
-    difference("macro", "mixed", "sequential"),
-  ),
-  "X5": (
-    "The whole distribution is worth more than sampled tokens.",
-    difference("macro", "opd-full", "opd-token"),
-  ),
-  "X6": (
-    "Own completions are better than those of experts.",
-    difference("macro", "opd-full", "sft-experts"),
-  ),
-  "X7": (
-    "The gradients of domains are opposed.",
-    *(
-      rule(f"mean cosine between domains, `{arm}`", "below", (arm, "cosine"))
-      for arm in (BASE, "mixed")
-    ),
-  ),
-}
+)
 CONFIRMED = "X5"
 REFUTED = "X1 X2 X7"
 

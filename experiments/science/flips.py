@@ -48,7 +48,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, Scores, rule
+from experiments.science.claims import Rule, Scores, rule, table
 from experiments.sweeps import figures
 from experiments.sweeps.statistics import check, minus
 from grpo_jax.configs import ppo_add
@@ -205,45 +205,40 @@ def _loses_less(of: Scores):
   return check(text, "above", (1, minus(ppo, grpo)))
 
 
-CLAIMS = {
-  "L1": (
-    "Without errors all four algorithms learn.",
-    *(_improves(f"{name}-0") for name in ALGORITHMS),
-  ),
-  **{
-    f"S{place}": (f"The more errors, the less {shown} learns.", _falls(name))
+CLAIMS = table(
+  "L1 Without errors all four algorithms learn.",
+  *(_improves(f"{name}-0") for name in ALGORITHMS),
+  *(
+    part
     for place, (name, shown) in enumerate(ALGORITHMS.items(), 1)
-  },
-  "G1": ("With 20 % of errors GRPO learns.", _improves("grpo-20")),
-  "G2": ("With 40 % of errors GRPO learns.", _improves("grpo-40")),
-  "D1": (
-    "With 40 % Dr. GRPO is better than GRPO.",
-    _ends_above("dr_grpo", "grpo"),
+    for part in (
+      f"S{place} The more errors, the less {shown} learns.",
+      _falls(name),
+    )
   ),
-  "R1": ("With 40 % RLOO is better than GRPO.", _ends_above("rloo", "grpo")),
-  "P1": ("With 40 % PPO is better than GRPO.", _ends_above("ppo", "grpo")),
-  "P2": ("PPO loses less by errors than GRPO.", _loses_less),
-  "C1": (
-    "With 40 % PPO with groups is better than GRPO.",
-    _ends_above("ppo_groups", "grpo"),
-  ),
-  "M1": (
-    "With 40 % REINFORCE++ is better than GRPO.",
-    _ends_above("reinforce_pp", "grpo"),
-  ),
-  "M2": (
-    "With 40 % PPO is better than PPO with groups.",
-    _ends_above("ppo", "ppo_groups"),
-  ),
-  "C2": (
-    "With 40 % PPO is better than REINFORCE++.",
-    _ends_above("ppo", "reinforce_pp"),
-  ),
-  "N1": (
-    "With 40 % REINFORCE++ with groups is not better than GRPO.",
-    _ends_above("reinforce_pp_groups", "grpo", "not above"),
-  ),
-}
+  "G1 With 20 % of errors GRPO learns.",
+  _improves("grpo-20"),
+  "G2 With 40 % of errors GRPO learns.",
+  _improves("grpo-40"),
+  "D1 With 40 % Dr. GRPO is better than GRPO.",
+  _ends_above("dr_grpo", "grpo"),
+  "R1 With 40 % RLOO is better than GRPO.",
+  _ends_above("rloo", "grpo"),
+  "P1 With 40 % PPO is better than GRPO.",
+  _ends_above("ppo", "grpo"),
+  "P2 PPO loses less by errors than GRPO.",
+  _loses_less,
+  "C1 With 40 % PPO with groups is better than GRPO.",
+  _ends_above("ppo_groups", "grpo"),
+  "M1 With 40 % REINFORCE++ is better than GRPO.",
+  _ends_above("reinforce_pp", "grpo"),
+  "M2 With 40 % PPO is better than PPO with groups.",
+  _ends_above("ppo", "ppo_groups"),
+  "C2 With 40 % PPO is better than REINFORCE++.",
+  _ends_above("ppo", "reinforce_pp"),
+  "N1 With 40 % REINFORCE++ with groups is not better than GRPO.",
+  _ends_above("reinforce_pp_groups", "grpo", "not above"),
+)
 CONFIRMED = "L1 S1 S2 S3 S4 G1 P1 P2 M1 M2"
 REFUTED = "C2 N1"
 

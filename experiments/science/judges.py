@@ -42,7 +42,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, Scores, rule
+from experiments.science.claims import Rule, Scores, rule, table
 from experiments.sweeps.statistics import check
 from grpo_jax.configs import judge
 from grpo_jax.tasks import verdict
@@ -177,32 +177,24 @@ def _with_kl(of: Scores):
   return check("gap of `by-truth-kl` − gap of `by-truth`", "below", *gaps)
 
 
-CLAIMS = {
-  "T1": (
-    "A judge that has learned from the truth teaches.",
-    _bound("by-truth", "early", "above", 0.8),
-  ),
-  "T2": (
-    "Then it is followed too far.",
-    _bound("by-truth", "gap", "above", 0.2),
-    _falls("by-truth", "accuracy", "early"),
-  ),
-  "R1": (
-    "A judge that is wrong teaches what it believes.",
-    *_believed("by-reverse"),
-  ),
-  "M1": ("A hole that is found takes all.", *_believed("by-marks")),
-  "I1": (
-    "A policy that is its own judge is followed too far.",
-    _bound("itself", "gap", "above", 0.2),
-    _falls("itself", "judgement", "before"),
-  ),
-  "K1": ("A KL of 0.05 narrows the gap.", _with_kl),
-  "V1": (
-    "A verifier beside the judge closes the hole.",
-    _bound("by-marks-verifier", "accuracy", "above", 0.9),
-  ),
-}
+CLAIMS = table(
+  "T1 A judge that has learned from the truth teaches.",
+  _bound("by-truth", "early", "above", 0.8),
+  "T2 Then it is followed too far.",
+  _bound("by-truth", "gap", "above", 0.2),
+  _falls("by-truth", "accuracy", "early"),
+  "R1 A judge that is wrong teaches what it believes.",
+  *_believed("by-reverse"),
+  "M1 A hole that is found takes all.",
+  *_believed("by-marks"),
+  "I1 A policy that is its own judge is followed too far.",
+  _bound("itself", "gap", "above", 0.2),
+  _falls("itself", "judgement", "before"),
+  "K1 A KL of 0.05 narrows the gap.",
+  _with_kl,
+  "V1 A verifier beside the judge closes the hole.",
+  _bound("by-marks-verifier", "accuracy", "above", 0.9),
+)
 CONFIRMED = "T2 R1 M1 K1 V1"
 
 

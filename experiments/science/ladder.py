@@ -59,7 +59,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import difference, rule
+from experiments.science.claims import difference, rule, table
 from experiments.sweeps import figures
 from grpo_jax.configs import add_filler
 from grpo_jax.training.monitor import style
@@ -235,83 +235,52 @@ class Results(arms.Recorded):
 
 
 _EQUAL = "accuracy at equal completions"
-CLAIMS = {
-  "L1": (
-    "GRPO learns.",
-    rule(
-      "accuracy of `grpo`, end − start",
-      *("above", ("grpo", "accuracy"), ("grpo", "start/accuracy")),
-    ),
+CLAIMS = table(
+  "L1 GRPO learns.",
+  rule(
+    "accuracy of `grpo`, end − start",
+    *("above", ("grpo", "accuracy"), ("grpo", "start/accuracy")),
   ),
-  "C1": (
-    "Clip-higher keeps entropy.",
-    difference("entropy", "clip-higher", "grpo"),
+  "C1 Clip-higher keeps entropy.",
+  difference("entropy", "clip-higher", "grpo"),
+  "C2 Clip-higher adds accuracy.",
+  difference("accuracy", "clip-higher", "grpo"),
+  "T1 The mean over tokens adds accuracy.",
+  difference("accuracy", "token-mean", "clip-higher"),
+  "O1 The punishment of length makes for fewer completions that are cut off.",
+  difference(
+    *("truncated", "overlong", "token-mean", "below", "share cut off")
   ),
-  "C2": (
-    "Clip-higher adds accuracy.",
-    difference("accuracy", "clip-higher", "grpo"),
+  "O2 The punishment of length adds accuracy.",
+  difference("accuracy", "overlong", "token-mean"),
+  "O3 The filter does not make completions that are cut off fewer.",
+  difference(
+    *("truncated", "overlong-filter", "token-mean", "not below"),
+    "share cut off",
   ),
-  "T1": (
-    "The mean over tokens adds accuracy.",
-    difference("accuracy", "token-mean", "clip-higher"),
-  ),
-  "O1": (
-    "The punishment of length makes for fewer completions that are cut off.",
-    difference(
-      *("truncated", "overlong", "token-mean", "below", "share cut off")
-    ),
-  ),
-  "O2": (
-    "The punishment of length adds accuracy.",
-    difference("accuracy", "overlong", "token-mean"),
-  ),
-  "O3": (
-    "The filter does not make completions that are cut off fewer.",
-    difference(
-      *("truncated", "overlong-filter", "token-mean", "not below"),
-      "share cut off",
-    ),
-  ),
-  "D1": (
-    "Dynamic sampling adds accuracy at equal updates.",
-    difference("accuracy", "dapo", "overlong"),
-  ),
-  "D2": (
-    "Dynamic sampling is not free.",
-    difference("drawn", "dapo", "overlong", "above", "completions drawn"),
-    difference("equal/accuracy", "dapo", "overlong", "not above", _EQUAL),
-  ),
-  "D3": ("Drawing on is what helps.", difference("accuracy", "dapo", "mask")),
-  "A1": (
-    "All parts together are better than GRPO at equal updates.",
-    difference("accuracy", "dapo", "grpo"),
-  ),
-  "A2": (
-    "All parts together are better than GRPO at equal completions.",
-    difference("equal/accuracy", "dapo", "grpo", shown=_EQUAL),
-  ),
-  "U1": (
-    "Repeated groups are as good as missing ones.",
-    difference("accuracy", "duplicate", "dapo", "not below"),
-  ),
-  "R1": (
-    "Recycling saves completions and costs no accuracy.",
-    difference("drawn", "recycled", "dapo", "below", "completions drawn"),
-    difference("accuracy", "recycled", "dapo", "not below"),
-  ),
-  "R2": (
-    "Recycling is better than dropping at equal completions.",
-    difference("equal/accuracy", "recycled", "dapo", shown=_EQUAL),
-  ),
-  "P1": (
-    "Replay is better than leaving dead groups out.",
-    difference("accuracy", "replay", "mask"),
-  ),
-  "P2": (
-    "Replay is better than drawing on at equal completions.",
-    difference("equal/accuracy", "replay", "dapo", shown=_EQUAL),
-  ),
-}
+  "D1 Dynamic sampling adds accuracy at equal updates.",
+  difference("accuracy", "dapo", "overlong"),
+  "D2 Dynamic sampling is not free.",
+  difference("drawn", "dapo", "overlong", "above", "completions drawn"),
+  difference("equal/accuracy", "dapo", "overlong", "not above", _EQUAL),
+  "D3 Drawing on is what helps.",
+  difference("accuracy", "dapo", "mask"),
+  "A1 All parts together are better than GRPO at equal updates.",
+  difference("accuracy", "dapo", "grpo"),
+  "A2 All parts together are better than GRPO at equal completions.",
+  difference("equal/accuracy", "dapo", "grpo", shown=_EQUAL),
+  "U1 Repeated groups are as good as missing ones.",
+  difference("accuracy", "duplicate", "dapo", "not below"),
+  "R1 Recycling saves completions and costs no accuracy.",
+  difference("drawn", "recycled", "dapo", "below", "completions drawn"),
+  difference("accuracy", "recycled", "dapo", "not below"),
+  "R2 Recycling is better than dropping at equal completions.",
+  difference("equal/accuracy", "recycled", "dapo", shown=_EQUAL),
+  "P1 Replay is better than leaving dead groups out.",
+  difference("accuracy", "replay", "mask"),
+  "P2 Replay is better than drawing on at equal completions.",
+  difference("equal/accuracy", "replay", "dapo", shown=_EQUAL),
+)
 CONFIRMED = "L1 O3 D1 D2 A1 U1 R1 P2"
 REFUTED = "A2"
 

@@ -47,7 +47,7 @@ from experiments.comparison.runs import Run
 from experiments.comparison.scores import Comparison, Estimate
 from experiments.science import arms, pages
 from experiments.science import league_problems as problems
-from experiments.science.claims import Rule, rule
+from experiments.science.claims import Rule, rule, table
 from experiments.sweeps import cells, statistics
 from experiments.sweeps.statistics import check
 from grpo_jax import algorithms
@@ -614,33 +614,22 @@ def _against(name: str, what: str, which: str, needed: str) -> Rule:
   return rule(text, needed, (name, what, which), (BASELINE, what, which))
 
 
-CLAIMS = {
-  "L1": ("All algorithms learn.", *map(_learns, ENTRIES)),
-  "R1": (
-    "A choice among three learning rates pays.",
-    lambda of: check("accuracy, best − default rate", "above", (1, gain(of))),
-  ),
-  "C1": (
-    "PPO is not below GRPO.",
-    _against("ppo", "after", "best", "not below"),
-  ),
-  "W1": (
-    "REINFORCE is below GRPO.",
-    _against("reinforce", "after", "best", "below"),
-  ),
-  "E1": (
-    "DAPO leaves more entropy than GRPO.",
-    _against("dapo", "entropy", "default", "above"),
-  ),
-  "K1": (
-    "Pass@k training leaves more entropy than GRPO.",
-    _against("passk", "entropy", "default", "above"),
-  ),
-  "K2": (
-    "Pass@k training is below GRPO.",
-    _against("passk", "after", "best", "below"),
-  ),
-}
+CLAIMS = table(
+  "L1 All algorithms learn.",
+  *map(_learns, ENTRIES),
+  "R1 A choice among three learning rates pays.",
+  lambda of: check("accuracy, best − default rate", "above", (1, gain(of))),
+  "C1 PPO is not below GRPO.",
+  _against("ppo", "after", "best", "not below"),
+  "W1 REINFORCE is below GRPO.",
+  _against("reinforce", "after", "best", "below"),
+  "E1 DAPO leaves more entropy than GRPO.",
+  _against("dapo", "entropy", "default", "above"),
+  "K1 Pass@k training leaves more entropy than GRPO.",
+  _against("passk", "entropy", "default", "above"),
+  "K2 Pass@k training is below GRPO.",
+  _against("passk", "after", "best", "below"),
+)
 
 
 def verdicts(of: Results) -> dict[str, str]:

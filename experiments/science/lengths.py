@@ -50,7 +50,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import difference, rule
+from experiments.science.claims import difference, rule, table
 from experiments.sweeps import figures
 from grpo_jax.configs import add_filler
 from grpo_jax.training.monitor import style
@@ -224,55 +224,41 @@ _FILTERS = (
   "The 8 of 16 with the most reward per token",
   "The shortest, fewer of easy prompts,",
 )
-CLAIMS = {
-  "G1": (
-    "A reward that likes length makes GRPO's completions longer.",
-    *(
-      rule(f"growth of `{arm}`", "above", (arm, "growth/length"))
-      for arm in ("all", "grpo")
-    ),
+CLAIMS = table(
+  "G1 A reward that likes length makes GRPO's completions longer.",
+  *(
+    rule(f"growth of `{arm}`", "above", (arm, "growth/length"))
+    for arm in ("all", "grpo")
   ),
-  **{
-    f"G{2 + place}": (
-      f"{text} take back more than {REQUIRED} of the growth, as often right.",
+  *(
+    part
+    for place, (arm, text) in enumerate(zip(FILTERED, _FILTERS, strict=True), 2)
+    for part in (
+      f"G{place} {text} take back more than {REQUIRED} of the growth, as often"
+      " right.",
       rule(f"ELR of `{arm}` − {REQUIRED}", "above", (arm, "elr"), REQUIRED),
       difference("accuracy", arm, "all", "not below"),
     )
-    for place, (arm, text) in enumerate(zip(FILTERED, _FILTERS, strict=True))
-  },
-  "G7": (
-    "The fewer are kept of those drawn, the shorter.",
-    difference("elr", "shortest-8of24", "shortest-8of16"),
-    difference("elr", "shortest-4of16", "shortest-8of16"),
   ),
-  "G8": (
-    "Reward per token is better than length.",
-    difference("elr", "efficiency", "shortest-8of16"),
+  "G7 The fewer are kept of those drawn, the shorter.",
+  difference("elr", "shortest-8of24", "shortest-8of16"),
+  difference("elr", "shortest-4of16", "shortest-8of16"),
+  "G8 Reward per token is better than length.",
+  difference("elr", "efficiency", "shortest-8of16"),
+  "G9 Dr. GRPO grows less from the bug.",
+  difference("length", "dr_grpo", "grpo", "below"),
+  "G10 GRPO makes wrong answers longer without the bug.",
+  rule(
+    "growth of wrong completions, `grpo-mended`",
+    *("above", ("grpo-mended", "growth/wrong")),
   ),
-  "G9": (
-    "Dr. GRPO grows less from the bug.",
-    difference("length", "dr_grpo", "grpo", "below"),
-  ),
-  "G10": (
-    "GRPO makes wrong answers longer without the bug.",
-    rule(
-      "growth of wrong completions, `grpo-mended`",
-      *("above", ("grpo-mended", "growth/wrong")),
-    ),
-  ),
-  "G11": (
-    "Dr. GRPO does so less.",
-    difference("growth/wrong", "dr_grpo-mended", "grpo-mended", "below"),
-  ),
-  "G12": (
-    "Without the bug the shortest 8 of 16 are shorter.",
-    difference("length", "shortest-mended", "all-mended", "below"),
-  ),
-  "G13": (
-    "Without the bug they are as often right.",
-    difference("accuracy", "shortest-mended", "all-mended", "not below"),
-  ),
-}
+  "G11 Dr. GRPO does so less.",
+  difference("growth/wrong", "dr_grpo-mended", "grpo-mended", "below"),
+  "G12 Without the bug the shortest 8 of 16 are shorter.",
+  difference("length", "shortest-mended", "all-mended", "below"),
+  "G13 Without the bug they are as often right.",
+  difference("accuracy", "shortest-mended", "all-mended", "not below"),
+)
 CONFIRMED = "G1 G9 G13"
 REFUTED = "G2 G3 G4 G5 G6 G8 G10"
 

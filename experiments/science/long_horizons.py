@@ -34,7 +34,7 @@ import scipy  # It imports its parts when they are read: stats takes 2 s.
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm
-from experiments.science.claims import Rule, difference, rule
+from experiments.science.claims import Rule, difference, rule, table
 from experiments.sweeps import cells, statistics
 from grpo_jax.training.monitor import style
 
@@ -284,33 +284,26 @@ def _level(arm: str, needed: str, number: float) -> Rule:
   return rule(text, needed, (arm, "accuracy"), number)
 
 
-CLAIMS = {
-  "E2": (
-    "Trained with the rest, summaries carry the fact; written by a policy that"
-    " is not trained to write them, they carry chance.",
-    difference("accuracy", "chain-joint", "chain-frozen"),
-    _level("chain-joint", "above", 0.8),
-    _level("chain-frozen", "below", 0.6),
-  ),
-  "E3": (
-    "A loss over tokens and the discount across contexts both make CompactionRL"
-    " better.",
-    difference("accuracy", "chain-joint", "chain-without-token-loss"),
-    difference("accuracy", "chain-joint", "chain-without-discount"),
-  ),
-  "E4": ("The gap between PPO and GRPO grows with the horizon.", trend),
-  "E12": (
-    "A guard closes the leak, and a dummy observation is better than the end of"
-    " the episode.",
-    difference(HACKED, "leak-none", "leak-two_stage"),
-    difference("accuracy", "leak-two_stage", "leak-none"),
-    difference("accuracy", "leak-two_stage", "leak-abort"),
-  ),
-  "E14": (
-    "GAGPO is better than GRPO in several turns.",
-    difference("accuracy", "grid-gagpo", "grid-grpo"),
-  ),
-}
+CLAIMS = table(
+  "E2 Trained with the rest, summaries carry the fact; written by a policy"
+  " that is not trained to write them, they carry chance.",
+  difference("accuracy", "chain-joint", "chain-frozen"),
+  _level("chain-joint", "above", 0.8),
+  _level("chain-frozen", "below", 0.6),
+  "E3 A loss over tokens and the discount across contexts both make"
+  " CompactionRL better.",
+  difference("accuracy", "chain-joint", "chain-without-token-loss"),
+  difference("accuracy", "chain-joint", "chain-without-discount"),
+  "E4 The gap between PPO and GRPO grows with the horizon.",
+  trend,
+  "E12 A guard closes the leak, and a dummy observation is better than the"
+  " end of the episode.",
+  difference(HACKED, "leak-none", "leak-two_stage"),
+  difference("accuracy", "leak-two_stage", "leak-none"),
+  difference("accuracy", "leak-two_stage", "leak-abort"),
+  "E14 GAGPO is better than GRPO in several turns.",
+  difference("accuracy", "grid-gagpo", "grid-grpo"),
+)
 CONFIRMED = "E2 E4"
 
 

@@ -44,7 +44,7 @@ import numpy as np
 from experiments.science import arms, pages
 from experiments.science import objectives_bandit as bandit
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import Rule, rule
+from experiments.science.claims import Rule, rule, table
 from experiments.sweeps import cells, figures, groups
 from grpo_jax.training.monitor import style
 from grpo_jax.training.runtime import log
@@ -227,53 +227,39 @@ def _gap(one: str, other: str, metric: str) -> Rule:
   return rule(text, "above", (one, metric, "after"), (other, metric, "after"))
 
 
-CLAIMS = {
-  "B1": (
-    "MO-GRPO and GDPO make both regrets of the bandit smaller.",
-    *(
-      _change(f"bandit-{name}", regret, "below")
-      for name in NORMALISING
-      for regret in REGRETS
-    ),
+CLAIMS = table(
+  "B1 MO-GRPO and GDPO make both regrets of the bandit smaller.",
+  *(
+    _change(f"bandit-{name}", regret, "below")
+    for name in NORMALISING
+    for regret in REGRETS
   ),
-  "B2": (
-    "GRPO makes the loud regret smaller and the quiet one not.",
-    _change("bandit-grpo", REGRETS[1], "below"),
-    _change("bandit-grpo", REGRETS[0], "not below"),
-    _gap("bandit-grpo", "bandit-mo_grpo", REGRETS[0]),
+  "B2 GRPO makes the loud regret smaller and the quiet one not.",
+  _change("bandit-grpo", REGRETS[1], "below"),
+  _change("bandit-grpo", REGRETS[0], "not below"),
+  _gap("bandit-grpo", "bandit-mo_grpo", REGRETS[0]),
+  "M1 MO-GRPO and GDPO improve all three objectives of `multi`.",
+  *(
+    _change(f"multi-{name}", objective, "above")
+    for name in NORMALISING
+    for objective in OF_TEXTS
   ),
-  "M1": (
-    "MO-GRPO and GDPO improve all three objectives of `multi`.",
-    *(
-      _change(f"multi-{name}", objective, "above")
-      for name in NORMALISING
-      for objective in OF_TEXTS
-    ),
+  "M2 GRPO improves the loud objective alone.",
+  *(_change("multi-grpo", x, "not above") for x in OF_TEXTS[:2]),
+  _change("multi-grpo", "politeness", "above"),
+  "M3 MO-GRPO and GDPO end with more right answers than GRPO.",
+  *(_gap(f"multi-{x}", "multi-grpo", "accuracy") for x in NORMALISING),
+  "L1 A reward for one language ends the mixing.",
+  _change("language-with", "language", "above"),
+  _gap("language-with", "language-without", "language"),
+  "L2 A buggy verifier is exploited, and the warning about it is there.",
+  _change("language-buggy", EXPLOITED, "above"),
+  _gap("language-honest", "language-buggy", "accuracy"),
+  rule(
+    f"{WARNED} of `language-buggy` − 0.99",
+    *("above", ("language-buggy", WARNED, "after"), 0.99),
   ),
-  "M2": (
-    "GRPO improves the loud objective alone.",
-    *(_change("multi-grpo", x, "not above") for x in OF_TEXTS[:2]),
-    _change("multi-grpo", "politeness", "above"),
-  ),
-  "M3": (
-    "MO-GRPO and GDPO end with more right answers than GRPO.",
-    *(_gap(f"multi-{x}", "multi-grpo", "accuracy") for x in NORMALISING),
-  ),
-  "L1": (
-    "A reward for one language ends the mixing.",
-    _change("language-with", "language", "above"),
-    _gap("language-with", "language-without", "language"),
-  ),
-  "L2": (
-    "A buggy verifier is exploited, and the warning about it is there.",
-    _change("language-buggy", EXPLOITED, "above"),
-    _gap("language-honest", "language-buggy", "accuracy"),
-    rule(
-      f"{WARNED} of `language-buggy` − 0.99",
-      *("above", ("language-buggy", WARNED, "after"), 0.99),
-    ),
-  ),
-}
+)
 CONFIRMED = "B1 B2 M1 L1"
 REFUTED = "M2"
 _OF_MULTI = (*OF_TEXTS, "first_half")

@@ -43,7 +43,7 @@ import grpo_jax
 from experiments.science import arms, pages
 from experiments.science import planted_errors_credits as credits_lib
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import Rule, rule
+from experiments.science.claims import Rule, rule, table
 from experiments.sweeps import cells, figures
 from grpo_jax.configs import ppo_add
 from grpo_jax.training.monitor import style
@@ -231,45 +231,31 @@ def _faster(one: str, other: str) -> Rule:
 
 
 _CHANCE = 1 / (LEVEL + 1)
-CLAIMS = {
-  "L1": (
-    "Credits locate at least 80 % of the errors.",
-    _exceeds("located", "located", 0.8),
-  ),
-  "L2": (
-    "They locate at least 80 % of those in the second step.",
-    _exceeds("located/1", "located, second step", 0.8),
-  ),
-  "L3": (
-    "They locate more than chance, wherever the error is.",
-    _exceeds("located/0", "located, first step", _CHANCE),
-    _exceeds("located/1", "located, second step", _CHANCE),
-  ),
-  "M1": (
-    "Credits go with Monte-Carlo values.",
-    _exceeds("r/credits", "r of credits", 0.5),
-  ),
-  "M2": (
-    "They do so more than the outcome shared out by entropy.",
-    _more("r/entropy", "r of the outcome by entropy"),
-  ),
-  "M3": (
-    "They do so more than the outcome shared out alike.",
-    _more("r/outcome", "r of the outcome"),
-  ),
-  **{
-    f"E{place}": (
-      f"`{name}` learns faster than GRPO.",
-      _faster(name, "grpo"),
-    )
-    for place, name in enumerate(("mix", "rudder", "return"), 1)
-  },
-  "E4": ("`mix` learns faster than PPO.", _faster("mix", "ppo")),
-  "E5": (
-    "A verifier of steps is better than credits.",
-    _faster("grpo_ps", "mix"),
-  ),
-}
+CLAIMS = table(
+  "L1 Credits locate at least 80 % of the errors.",
+  _exceeds("located", "located", 0.8),
+  "L2 They locate at least 80 % of those in the second step.",
+  _exceeds("located/1", "located, second step", 0.8),
+  "L3 They locate more than chance, wherever the error is.",
+  _exceeds("located/0", "located, first step", _CHANCE),
+  _exceeds("located/1", "located, second step", _CHANCE),
+  "M1 Credits go with Monte-Carlo values.",
+  _exceeds("r/credits", "r of credits", 0.5),
+  "M2 They do so more than the outcome shared out by entropy.",
+  _more("r/entropy", "r of the outcome by entropy"),
+  "M3 They do so more than the outcome shared out alike.",
+  _more("r/outcome", "r of the outcome"),
+  "E1 `mix` learns faster than GRPO.",
+  _faster("mix", "grpo"),
+  "E2 `rudder` learns faster than GRPO.",
+  _faster("rudder", "grpo"),
+  "E3 `return` learns faster than GRPO.",
+  _faster("return", "grpo"),
+  "E4 `mix` learns faster than PPO.",
+  _faster("mix", "ppo"),
+  "E5 A verifier of steps is better than credits.",
+  _faster("grpo_ps", "mix"),
+)
 CONFIRMED = "L2 M1 M3 E1 E4"
 REFUTED = "E5"
 _ROWS = {

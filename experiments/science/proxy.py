@@ -37,7 +37,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, Scores, rule
+from experiments.science.claims import Rule, Scores, rule, table
 from experiments.sweeps import statistics
 from experiments.sweeps.statistics import check
 from grpo_jax.configs import iterative
@@ -187,34 +187,22 @@ def _change(what: str, needed: str) -> Rule:
   return rule(text, needed, after, before)
 
 
-CLAIMS = {
-  "H1": (
-    "A learned reward is followed too far.",
-    rule(f"opinion of `{_NEITHER}`", "above", (_NEITHER, "opinion")),
-    _change("gap", "above"),
-    _change("accuracy", "below"),
-  ),
-  "K1": (
-    "A KL of 0.04 narrows the gap.",
-    *(_narrower(f"kl04-{how}", f"kl0-{how}") for how in HISTORY),
-  ),
-  "R1": (
-    "10 % of old completions narrow the gap.",
-    *(_narrower(f"{kl}-r10", f"{kl}-r0") for kl in KL),
-  ),
-  "B1": (
-    "Both together keep the accuracy higher.",
-    _at_the_end("accuracy", _BOTH, _NEITHER, "above"),
-  ),
-  "I1": (
-    "A reward model that learns again narrows the gap.",
-    _narrower(_NEITHER, "kl0-once"),
-  ),
-  "O1": (
-    "A KL of 0.04 narrows the gap of one that learned once.",
-    _narrower("kl04-once", "kl0-once"),
-  ),
-}
+CLAIMS = table(
+  "H1 A learned reward is followed too far.",
+  rule(f"opinion of `{_NEITHER}`", "above", (_NEITHER, "opinion")),
+  _change("gap", "above"),
+  _change("accuracy", "below"),
+  "K1 A KL of 0.04 narrows the gap.",
+  *(_narrower(f"kl04-{how}", f"kl0-{how}") for how in HISTORY),
+  "R1 10 % of old completions narrow the gap.",
+  *(_narrower(f"{kl}-r10", f"{kl}-r0") for kl in KL),
+  "B1 Both together keep the accuracy higher.",
+  _at_the_end("accuracy", _BOTH, _NEITHER, "above"),
+  "I1 A reward model that learns again narrows the gap.",
+  _narrower(_NEITHER, "kl0-once"),
+  "O1 A KL of 0.04 narrows the gap of one that learned once.",
+  _narrower("kl04-once", "kl0-once"),
+)
 CONFIRMED = "H1"
 
 

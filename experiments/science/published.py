@@ -42,7 +42,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import difference, rule
+from experiments.science.claims import difference, rule, table
 from grpo_jax.configs import published
 from grpo_jax.training.monitor import style
 
@@ -139,37 +139,27 @@ def _above(one: str, other: str, needed: str = "above"):
   return difference("after", one, other, needed, shown="accuracy")
 
 
-CLAIMS = {
-  "L1": (
-    "All seven learn.",
-    *(
-      rule(f"`{x}`, after − before", "above", (x, "after"), (x, "before"))
-      for x in ALGORITHMS
-    ),
+CLAIMS = table(
+  "L1 All seven learn.",
+  *(
+    rule(f"`{x}`, after − before", "above", (x, "after"), (x, "before"))
+    for x in ALGORITHMS
   ),
-  "G1": (
-    "No other algorithm with a group's baseline is below GRPO.",
-    *_differences("not below"),
-  ),
-  "G2": ("Nor above it.", *_differences("not above")),
-  "R1": (
-    "REINFORCE++ is not above GRPO with GRPO's prompts.",
-    _above("reinforce_pp", "grpo", "not above"),
-  ),
-  "M1": (
-    "More prompts help REINFORCE++.",
-    _above("reinforce_pp-single", "reinforce_pp"),
-  ),
-  "M2": ("More prompts help PPO.", _above("ppo-single", "ppo")),
-  "C1": (
-    "PPO is not below GRPO with GRPO's prompts.",
-    _above("ppo", "grpo", "not below"),
-  ),
-  "C2": (
-    "With many prompts a critic helps.",
-    _above("ppo-single", "reinforce_pp-single"),
-  ),
-}
+  "G1 No other algorithm with a group's baseline is below GRPO.",
+  *_differences("not below"),
+  "G2 Nor above it.",
+  *_differences("not above"),
+  "R1 REINFORCE++ is not above GRPO with GRPO's prompts.",
+  _above("reinforce_pp", "grpo", "not above"),
+  "M1 More prompts help REINFORCE++.",
+  _above("reinforce_pp-single", "reinforce_pp"),
+  "M2 More prompts help PPO.",
+  _above("ppo-single", "ppo"),
+  "C1 PPO is not below GRPO with GRPO's prompts.",
+  _above("ppo", "grpo", "not below"),
+  "C2 With many prompts a critic helps.",
+  _above("ppo-single", "reinforce_pp-single"),
+)
 CONFIRMED = ""
 
 

@@ -38,7 +38,7 @@ import ml_collections
 
 from experiments.science import arms, pages, staleness
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import Rule, difference, rule
+from experiments.science.claims import Rule, difference, rule, table
 from experiments.sweeps import statistics
 from grpo_jax.training.monitor import style
 
@@ -114,43 +114,27 @@ def _loses_little(arm: str) -> Rule:
   return made
 
 
-CLAIMS = {
-  "L1": (
-    "There is something to learn.",
-    rule(
-      f"accuracy of `{EXACT}`, end − start",
-      *("above", (EXACT, "end"), (EXACT, "start")),
-    ),
+CLAIMS = table(
+  "L1 There is something to learn.",
+  rule(
+    f"accuracy of `{EXACT}`, end − start",
+    *("above", (EXACT, "end"), (EXACT, "start")),
   ),
-  "G1": (
-    "float8 is further from the trainer than int8.",
-    difference("gap", "float8-none", "int8-none"),
-  ),
-  "Z1": (
-    "A correction costs nothing where nothing is rounded.",
-    _compared("exact-tis", EXACT, "not below"),
-  ),
-  "A1": (
-    "int8 without a correction loses less than 0.02.",
-    _loses_little("int8-none"),
-  ),
-  "A2": (
-    "float8 without a correction loses less than 0.02.",
-    _loses_little("float8-none"),
-  ),
-  "T1": (
-    "With truncated weights both lose less than 0.02.",
-    *map(_loses_little, ("int8-tis", "float8-tis")),
-  ),
-  "B1": (
-    "Truncated weights help with int8.",
-    _compared("int8-tis", "int8-none"),
-  ),
-  "B2": (
-    "Truncated weights help with float8.",
-    _compared("float8-tis", "float8-none"),
-  ),
-}
+  "G1 float8 is further from the trainer than int8.",
+  difference("gap", "float8-none", "int8-none"),
+  "Z1 A correction costs nothing where nothing is rounded.",
+  _compared("exact-tis", EXACT, "not below"),
+  "A1 int8 without a correction loses less than 0.02.",
+  _loses_little("int8-none"),
+  "A2 float8 without a correction loses less than 0.02.",
+  _loses_little("float8-none"),
+  "T1 With truncated weights both lose less than 0.02.",
+  *map(_loses_little, ("int8-tis", "float8-tis")),
+  "B1 Truncated weights help with int8.",
+  _compared("int8-tis", "int8-none"),
+  "B2 Truncated weights help with float8.",
+  _compared("float8-tis", "float8-none"),
+)
 CONFIRMED = "L1 G1 Z1"
 
 

@@ -43,7 +43,7 @@ import numpy as np
 
 from experiments.science import arms, league, pages
 from experiments.science.arms import Arm
-from experiments.science.claims import Rule, difference
+from experiments.science.claims import Rule, difference, table
 from grpo_jax.training.monitor import style
 
 GROUP_SIZES = {"groups": 8, "single": 1}
@@ -122,37 +122,24 @@ def _above(one: str, other: str) -> Rule:
   return difference("after", one, other, shown="accuracy")
 
 
-CLAIMS = {
-  "A1": (
-    "REINFORCE++ is above GRPO in the league's shapes.",
-    _above("reinforce_pp-single", "grpo-groups"),
-  ),
-  "A2": (
-    "REINFORCE++ is above GRPO with GRPO's prompts.",
-    _above("reinforce_pp-groups", "grpo-groups"),
-  ),
-  "B1": (
-    "PPO is above GRPO in the league's shapes.",
-    _above("ppo-single", "grpo-groups"),
-  ),
-  "B2": (
-    "PPO is above GRPO with GRPO's prompts.",
-    _above("ppo-groups", "grpo-groups"),
-  ),
-  "M1": (
-    "More prompts help REINFORCE++.",
-    _above("reinforce_pp-single", "reinforce_pp-groups"),
-  ),
-  "M2": ("More prompts help PPO.", _above("ppo-single", "ppo-groups")),
-  "M3": (
-    "More prompts help REINFORCE.",
-    _above("reinforce-single", "reinforce-groups"),
-  ),
-  "C1": (
-    "With many prompts a critic helps.",
-    _above("ppo-single", "reinforce_pp-single"),
-  ),
-}
+CLAIMS = table(
+  "A1 REINFORCE++ is above GRPO in the league's shapes.",
+  _above("reinforce_pp-single", "grpo-groups"),
+  "A2 REINFORCE++ is above GRPO with GRPO's prompts.",
+  _above("reinforce_pp-groups", "grpo-groups"),
+  "B1 PPO is above GRPO in the league's shapes.",
+  _above("ppo-single", "grpo-groups"),
+  "B2 PPO is above GRPO with GRPO's prompts.",
+  _above("ppo-groups", "grpo-groups"),
+  "M1 More prompts help REINFORCE++.",
+  _above("reinforce_pp-single", "reinforce_pp-groups"),
+  "M2 More prompts help PPO.",
+  _above("ppo-single", "ppo-groups"),
+  "M3 More prompts help REINFORCE.",
+  _above("reinforce-single", "reinforce-groups"),
+  "C1 With many prompts a critic helps.",
+  _above("ppo-single", "reinforce_pp-single"),
+)
 CONFIRMED = ""
 
 

@@ -35,7 +35,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, rule
+from experiments.science.claims import Rule, rule, table
 from experiments.sweeps import cells, figures, statistics
 from grpo_jax.configs import add_steps
 from grpo_jax.training.evaluation import generation
@@ -243,34 +243,25 @@ def _rise(arm: str) -> Rule:
   return _gap(f"`{arm}`, after GRPO − before", (arm, "after"), (arm, "before"))
 
 
-CLAIMS = {
-  "S1": (
-    "More labelled examples make a better warm start",
-    _gap("512 examples − 64", (_SOME, "before"), (_FEW, "before")),
-    _gap("4096 examples − 512", (_MANY, "before"), (_SOME, "before")),
+CLAIMS = table(
+  "S1 More labelled examples make a better warm start",
+  _gap("512 examples − 64", (_SOME, "before"), (_FEW, "before")),
+  _gap("4096 examples − 512", (_MANY, "before"), (_SOME, "before")),
+  "S2 GRPO improves the base without a labelled example",
+  _rise(RL),
+  "S3 After a warm start GRPO improves it further",
+  *map(_rise, (_FEW, _SOME, _MANY)),
+  "S4 512 examples and then GRPO are better than either alone",
+  _gap("both − GRPO alone", (_SOME, "after"), (RL, "after")),
+  _gap("both − examples alone", (_SOME, "after"), (_SOME, "before")),
+  "S5 GRPO alone ends above 512 labelled examples alone",
+  _gap("GRPO alone − 512 examples", (RL, "after"), (_SOME, "before")),
+  "S6 A smaller model learns more from kept completions than from the labels",
+  _gap(
+    "kept completions − 512 examples",
+    *((SMALL_KEPT, "after"), (SMALL_LABELS, "after")),
   ),
-  "S2": ("GRPO improves the base without a labelled example", _rise(RL)),
-  "S3": (
-    "After a warm start GRPO improves it further",
-    *map(_rise, (_FEW, _SOME, _MANY)),
-  ),
-  "S4": (
-    "512 examples and then GRPO are better than either alone",
-    _gap("both − GRPO alone", (_SOME, "after"), (RL, "after")),
-    _gap("both − examples alone", (_SOME, "after"), (_SOME, "before")),
-  ),
-  "S5": (
-    "GRPO alone ends above 512 labelled examples alone",
-    _gap("GRPO alone − 512 examples", (RL, "after"), (_SOME, "before")),
-  ),
-  "S6": (
-    "A smaller model learns more from kept completions than from the labels",
-    _gap(
-      "kept completions − 512 examples",
-      *((SMALL_KEPT, "after"), (SMALL_LABELS, "after")),
-    ),
-  ),
-}
+)
 CONFIRMED = "S1 S2 S6"
 REFUTED = "S3 S5"
 PAGE = "sft_or_rl"

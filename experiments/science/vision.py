@@ -38,7 +38,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, Scores, rule
+from experiments.science.claims import Rule, Scores, rule, table
 from experiments.sweeps import statistics
 from experiments.sweeps.statistics import check, minus
 from grpo_jax.configs import vision
@@ -195,45 +195,28 @@ def _carries(other: str) -> Rule:
   return made
 
 
-CLAIMS = {
-  "L1": ("GRPO learns.", _gains(GRPO, IN_DOMAIN, "in domain", "above")),
-  "L2": (
-    "Imitation learns.",
-    *(_gains(name, IN_DOMAIN, "in domain", "above") for name in EXAMPLES),
-  ),
-  "G1": (
-    "At equal updates GRPO is better out of domain.",
-    _above(SAME_UPDATES, SHIFTED, "accuracy"),
-  ),
-  "G2": (
-    "At equal examples GRPO is better out of domain.",
-    _above(SAME_EXAMPLES, SHIFTED, "accuracy"),
-  ),
-  "R1": (
-    "At equal updates more of GRPO's gain carries over.",
-    _carries(SAME_UPDATES),
-  ),
-  "R2": (
-    "At equal examples more of GRPO's gain carries over.",
-    _carries(SAME_EXAMPLES),
-  ),
-  "F1": (
-    "Imitation forgets what is out of domain.",
-    _gains(SAME_UPDATES, SHIFTED, "out of domain", "below"),
-  ),
-  "F2": (
-    "GRPO does not forget it.",
-    _gains(GRPO, SHIFTED, "out of domain", "not below"),
-  ),
-  "O1": (
-    "At equal updates GRPO's boxes overlap more out of domain.",
-    _above(SAME_UPDATES, BOXES, "overlap"),
-  ),
-  "O2": (
-    "At equal examples GRPO's boxes overlap more out of domain.",
-    _above(SAME_EXAMPLES, BOXES, "overlap"),
-  ),
-}
+CLAIMS = table(
+  "L1 GRPO learns.",
+  _gains(GRPO, IN_DOMAIN, "in domain", "above"),
+  "L2 Imitation learns.",
+  *(_gains(name, IN_DOMAIN, "in domain", "above") for name in EXAMPLES),
+  "G1 At equal updates GRPO is better out of domain.",
+  _above(SAME_UPDATES, SHIFTED, "accuracy"),
+  "G2 At equal examples GRPO is better out of domain.",
+  _above(SAME_EXAMPLES, SHIFTED, "accuracy"),
+  "R1 At equal updates more of GRPO's gain carries over.",
+  _carries(SAME_UPDATES),
+  "R2 At equal examples more of GRPO's gain carries over.",
+  _carries(SAME_EXAMPLES),
+  "F1 Imitation forgets what is out of domain.",
+  _gains(SAME_UPDATES, SHIFTED, "out of domain", "below"),
+  "F2 GRPO does not forget it.",
+  _gains(GRPO, SHIFTED, "out of domain", "not below"),
+  "O1 At equal updates GRPO's boxes overlap more out of domain.",
+  _above(SAME_UPDATES, BOXES, "overlap"),
+  "O2 At equal examples GRPO's boxes overlap more out of domain.",
+  _above(SAME_EXAMPLES, BOXES, "overlap"),
+)
 CONFIRMED = "L1 L2 F2"
 REFUTED = "G1 G2"
 PAGE = "vision_generalises"
