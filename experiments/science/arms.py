@@ -15,8 +15,6 @@ last checkpoints, so an experiment is continued by the command that began it.
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import functools
 import json
 import pathlib
 import re
@@ -24,7 +22,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -168,19 +166,33 @@ class Job:
     return self.record(arm) if special is None else special(self, arm)
 
   def record(self, arm: str) -> int:
-    """Runs the sweep of an arm, and records its numbers if it leaves some."""
-    folder, config = self.root / arm, self.config(arm)
+    """Runs the sweep of an arm, and writes `ARM.json` if it leaves numbers.
+
+    An arm with such a file is left alone. A run that halted itself counts as
+    failed for the sweep, but not here: the numbers decide whether an arm has
+    ended.
+    """
+    path, folder = self.out / f"{arm}.json", self.root / arm
+    if path.exists():
+      return 0
+    config = self.config(arm)
     overrides = self.module.follows_on(arm, self.root)
-    if arm in self.module.ALL.not_recorded:
-      return sweep(folder, config, *overrides)
-    special = getattr(self.module, "collected", None)
-    collect = (
-      functools.partial(collected, self.module.of_run)
-      if special is None
-      else functools.partial(special, size=self.amounts)
-    )
     launcher = getattr(self.module, "LAUNCHER", "vmap")
-    return record(self.out, folder, config, overrides, collect, launcher)
+    status = sweep(folder, config, *overrides, launcher=launcher)
+    if arm in self.module.ALL.not_recorded:
+      return status
+    has_begun = (folder / cells_lib.MANIFEST).exists()
+    numbers = self._collected(folder) if has_begun else None
+    if numbers is None:
+      return status or 1
+    about = {"seconds": seconds(folder), "made": made.by(config)}
+    log.write_json(path, numbers | about)
+    return 0
+
+  def _collected(self, folder: pathlib.Path) -> dict[str, Any] | None:
+    if hasattr(self.module, "collected"):
+      return self.module.collected(folder, size=self.amounts)
+    return collected(self.module.of_run, folder)
 
 
 def chosen(names: Iterable[str], pattern: str) -> list[str]:
@@ -244,46 +256,10 @@ def sweep(
   )
 
 
-def record(
-  out: pathlib.Path,
-  folder: pathlib.Path,
-  config: str,
-  overrides: Sequence[str],
-  collected: Callable[[pathlib.Path], dict[str, Any] | None],
-  launcher: str = "vmap",
-) -> int:
-  """Runs the sweep of an arm and writes `ARM.json`, unless the file is there.
-
-  A run that halted itself counts as failed for the sweep, but not here: the
-  numbers decide whether an arm has ended.
-
-  Args:
-    out: Folder of the file.
-    folder: The folder of the arm, whose name is that of the file.
-    config, overrides, launcher: Arguments of `sweep`.
-    collected: (folder) -> content of the file beside "seconds" and "made"; None
-      while a run has not ended.
-
-  Returns:
-    The exit status.
-  """
-  path = out / f"{folder.name}.json"
-  if path.exists():
-    return 0
-  status = sweep(folder, config, *overrides, launcher=launcher)
-  has_begun = (folder / cells_lib.MANIFEST).exists()
-  found = collected(folder) if has_begun else None
-  if found is None:
-    return status or 1
-  about = {"seconds": seconds(folder), "made": made.by(config)}
-  log.write_json(path, found | about)
-  return 0
-
-
 def collected(
   of_run: Callable[[list[dict[str, Any]]], Any], folder: pathlib.Path
 ) -> dict[str, Any] | None:
-  """The numbers of an arm's runs, for `record`; None while one has not ended.
+  """The numbers of an arm's runs; None while one has not ended.
 
   Args:
     of_run: (the lines of a run's log) -> its numbers.
@@ -296,17 +272,6 @@ def collected(
     lines = log.read_lines(folder / name / log.METRICS)
     found.append(of_run(lines))
   return {"seeds": found}
-
-
-def recorded(
-  folder: pathlib.Path, names: Iterable[str]
-) -> dict[str, dict[str, Any]]:
-  """Reads the files `ARM.json` of a folder that exist, by arm."""
-  return {
-    name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-    for name in names
-    if (folder / f"{name}.json").exists()
-  }
 
 
 class Recorded:
@@ -324,7 +289,11 @@ class Recorded:
   base = ""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = recorded(folder, self.names)
+    self._found: dict[str, dict[str, Any]] = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in self.names
+      if (folder / f"{name}.json").exists()
+    }
 
   @property
   def expected(self) -> list[str]:
@@ -351,6 +320,14 @@ class Recorded:
     if what not in seeds[0]:
       return None
     return np.array([seed[what] for seed in seeds], float)
+
+  def scores(self, arm: str, *what: Any) -> np.ndarray | None:
+    """Returns `score` of each seed [S]; None while the arm is missing."""
+    return self.score(arm, *what) if arm in self._found else None
+
+  def score(self, arm: str, what: str) -> np.ndarray | None:
+    """What the rules read of an arm that has ended, of each seed [S]."""
+    return self.series(arm, what)
 
 
 def timed(folder: pathlib.Path, module: str, *arguments: str) -> int:
@@ -389,9 +366,3 @@ def seconds(folder: pathlib.Path) -> float:
   if not path.exists():
     return float("nan")
   return sum(json.loads(path.read_text("utf-8")))
-
-
-def date(folders: Sequence[pathlib.Path]) -> str:
-  """Day on which the last of these arms ended, YYYY-MM-DD."""
-  last = max((folder / SECONDS).stat().st_mtime for folder in folders)
-  return datetime.date.fromtimestamp(last).isoformat()

@@ -195,16 +195,14 @@ class Results(arms.Recorded):
       rows.append([known[step if step <= kept else kept] for step in every])
     return every, np.array(rows)
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while the arm is missing.
+  def score(self, arm: str, what: str) -> np.ndarray:
+    """Returns a score of each seed [S].
 
     Args:
       arm: Its name.
       what: "rise", the bias of the kept step − that before; "mean", the mean
         over the steps; "before" and "after"; "unknown", its share at the end.
     """
-    if arm not in self._found:
-      return None
     _, bias = self.curve(arm)
     if what == "unknown":
       return self.curve(arm, "unknown")[1][:, -1]

@@ -225,8 +225,8 @@ class Results(arms.Recorded):
     size, values = SIZES["full"], self.series(arm, ALL_DIGITS)
     return np.arange(values.shape[1]) * size.every * size.batch
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while an arm is missing.
+  def score(self, arm: str, what: str) -> np.ndarray | None:
+    """Returns a score of each seed [S].
 
     Args:
       arm: Its name.
@@ -234,10 +234,8 @@ class Results(arms.Recorded):
         trapezoids; "start/NAME" and "end/NAME", that accuracy then; or "live",
         the mean over all steps, or None if no prompt has a group.
     """
-    if arm not in self._found or (what == "live" and arm == "spo"):
-      return None
     if what == "live":
-      return self.series(arm, what).mean(axis=1)
+      return None if arm == "spo" else self.series(arm, what).mean(axis=1)
     kind, _, name = what.partition("/")
     values = self.series(arm, name)
     if kind == "area":

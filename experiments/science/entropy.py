@@ -224,8 +224,8 @@ class Results(arms.Recorded):
     every = [self.series(name, "passes") for name in (BASE, arm)]
     return np.concatenate(every, axis=1)[:, :, PASSES.index(what)]
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while the arm is missing.
+  def score(self, arm: str, what: str) -> np.ndarray:
+    """Returns a score of each seed [S].
 
     Args:
       arm: Its name.
@@ -233,8 +233,6 @@ class Results(arms.Recorded):
         last; "made_live", the share of dead groups of the first window; or one
         of `PASSES` at the end.
     """
-    if arm not in self._found:
-      return None
     if what in PASSES:
       return self.passes(arm, what)[:, -1]
     if what == "made_live":

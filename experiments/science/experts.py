@@ -246,8 +246,8 @@ class Results(arms.Recorded):
     found = self._found.get(arm, {}).get("cosines")
     return None if found is None else np.array(found, float)
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while the arm is missing.
+  def score(self, arm: str, what: str) -> np.ndarray | None:
+    """Returns a score of each seed [S].
 
     Args:
       arm: Its name.
@@ -256,8 +256,6 @@ class Results(arms.Recorded):
         end of their own phases; or "cosine", the mean between different
         domains.
     """
-    if arm not in self._found:
-      return None
     if what == "macro":
       return np.mean([self.accuracy(arm, x) for x in DOMAINS], axis=0)
     if what == "forgotten":

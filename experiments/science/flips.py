@@ -165,10 +165,8 @@ class Results(arms.Recorded):
     num = self.accuracy(arm).shape[1]
     return (STEPS - EVERY * np.arange(num)[::-1]) * BATCH
 
-  def scores(self, arm: str, when: str) -> np.ndarray | None:
-    """Accuracy "before" or "after" [S]; None while the arm is missing."""
-    if arm not in self._found:
-      return None
+  def score(self, arm: str, when: str) -> np.ndarray:
+    """Accuracy "before" or "after" [S]."""
     return self.accuracy(arm)[:, 0 if when == "before" else -1]
 
 

@@ -135,16 +135,8 @@ class Results(arms.Recorded):
 
   names = ALL.names
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while the arm is missing.
-
-    Args:
-      arm: Its name.
-      what: "early", "accuracy", "opinion", "gap", "before" or "judgement", as
-        the rules have them.
-    """
-    if arm not in self._found:
-      return None
+  def score(self, arm: str, what: str) -> np.ndarray:
+    """A score of each seed [S], by its name in the rules."""
     column = functools.partial(self.series, arm)
     opinion = column("verdicts")[:, -_LAST:].mean(axis=1)
     return {

@@ -212,8 +212,8 @@ class Results(arms.Recorded):
       found.append(values[seed, max(steps - WINDOW, 0) : steps].mean())
     return np.array(found)
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while an arm is missing.
+  def score(self, arm: str, what: str) -> np.ndarray | None:
+    """Returns a score of each seed [S]; None while `REFERENCE` is missing.
 
     Args:
       arm: Its name.
@@ -221,16 +221,14 @@ class Results(arms.Recorded):
         first `WINDOW` steps; "equal/accuracy" and the like at equal
         completions; "drawn", the number of completions in all.
     """
-    needed = {arm, REFERENCE} if what.startswith("equal/") else {arm}
-    if not needed <= self._found.keys():
-      return None
     when, _, name = what.rpartition("/")
     if what == "drawn":
       return self.drawn(arm)[:, -1]
     if when == "start":
       return self.series(arm, name)[:, :WINDOW].mean(axis=1)
     if when == "equal":
-      return self.at_equal_completions(arm, name)
+      known = REFERENCE in self._found
+      return self.at_equal_completions(arm, name) if known else None
     return self.series(arm, name)[:, -WINDOW:].mean(axis=1)
 
 

@@ -193,15 +193,15 @@ class Results(arms.Recorded):
     """Mean over the last `LAST` steps [S]."""
     return np.nanmean(self.series(arm, what)[:, -LAST:], axis=1)
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while an arm is missing.
+  def score(self, arm: str, what: str) -> np.ndarray | None:
+    """Returns a score of each seed [S].
 
     Args:
       arm: Its name.
       what: Name in `DRAWN`, for its value at the end; "growth/length" and the
         like, for that minus the value at the start; or "elr" against `all`.
     """
-    if arm not in self._found or arm == BASE:
+    if arm == BASE:
       return None
     if what == "elr":
       if "all" not in self._found:

@@ -252,10 +252,6 @@ class Results(arms.Recorded):
 
   names = CHOSEN_FROM
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """A metric of each seed [S] at the end; None while an arm is missing."""
-    return self.series(arm, what) if arm in self._found else None
-
 
 _TREND = "Spearman's ρ of horizon and `ppo` − `grpo`"
 

@@ -40,7 +40,7 @@ import ml_collections
 import numpy as np
 
 import grpo_jax
-from experiments.science import arms, pages
+from experiments.science import arms, flips, pages
 from experiments.science import planted_errors_credits as credits_lib
 from experiments.science.arms import Arm, Size
 from experiments.science.claims import Rule, rule, table
@@ -54,10 +54,8 @@ MEASURED = "taught"  # Imitates a teacher without errors; its credits count.
 BASE = "start"  # Imitates a teacher who forgets carries.
 TEACHER_ERROR = 0.3  # Probability of a carry that this teacher forgets.
 IMITATION = {MEASURED: 600, BASE: 300}  # steps
-BATCH = 128  # Completions of a step.
-STEPS = 80
-CRITIC_STEPS = 20  # Of these, in which PPO's critic learns alone.
-EVERY = 20  # Steps between evaluations.
+BATCH, STEPS, EVERY = flips.BATCH, flips.STEPS, flips.EVERY
+CRITIC_STEPS = flips.CRITIC_STEPS  # In which PPO's critic learns alone.
 NUM_HELD_OUT = 512
 # They begin with the policy of `start` of their seed, and draw equal numbers of
 # completions. These include those from which PPO's critic learns at first.
@@ -124,7 +122,6 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
 NUM_PROBLEMS = 512  # With a planted error.
 NUM_COMPARED = 128  # Workings whose prefixes are completed.
 NUM_SAMPLES = 64  # Completions from each prefix.
-_ACCURACY = "eval/accuracy"
 
 
 def collected(folder: pathlib.Path, size: Size) -> dict[str, Any] | None:
@@ -141,7 +138,7 @@ def collected(folder: pathlib.Path, size: Size) -> dict[str, Any] | None:
     if folder.name == MEASURED:
       found.append(measured(folder / name, seed=len(found)))
     else:
-      found.append(accuracies(log.read_lines(folder / name / log.METRICS)))
+      found.append(flips.of_run(log.read_lines(folder / name / log.METRICS)))
   return {"seeds": found}
 
 
@@ -161,35 +158,17 @@ def measured(workdir: pathlib.Path, seed: int) -> dict[str, Any]:
     }
 
 
-def accuracies(lines: list[dict[str, Any]]) -> list[float]:
-  """Accuracies of a run in the phase "rl", from its log."""
-  return [
-    round(line[_ACCURACY], 4)
-    for line in lines
-    if line["phase"] == "rl" and _ACCURACY in line
-  ]
-
-
-class Results(arms.Recorded):
+class Results(flips.Results):
   """The arms that have ended."""
 
-  names = (MEASURED, *LEARNERS)
+  names, base = (MEASURED, *LEARNERS), ""
 
   @property
   def learners(self) -> list[str]:
     return [name for name in self._found if name in LEARNERS]
 
-  def accuracy(self, arm: str) -> np.ndarray:
-    """Accuracies before the policy's first step and after every 20 [S, N]."""
-    return np.array(self._found[arm]["seeds"], float)
-
-  def completions(self, arm: str) -> np.ndarray:
-    """Numbers of completions that were drawn until each evaluation [N]."""
-    num = self.accuracy(arm).shape[1]
-    return (STEPS - EVERY * np.arange(num)[::-1]) * BATCH
-
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while an arm is missing.
+  def score(self, arm: str, what: str) -> np.ndarray:
+    """Returns a score of each seed [S].
 
     Args:
       arm: Its name.
@@ -197,8 +176,6 @@ class Results(arms.Recorded):
         a correlation; "after", the accuracy at the end; or "area", the mean
         accuracy over the completions that were drawn.
     """
-    if arm not in self._found:
-      return None
     seeds = self._found[arm]["seeds"]
     kind, _, name = what.partition("/")
     if kind == "located" and name:

@@ -149,16 +149,8 @@ class Results(arms.Recorded):
     """Rise of the score in each iteration [S, iterations], nats."""
     return np.array([seed["gains"] for seed in self._found[arm]["seeds"]])
 
-  def scores(self, arm: str, what: str, when: str = "") -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while the arm is missing.
-
-    Args:
-      arm: Its name.
-      what: "opinion", "gap", or the name of a held-out mean.
-      when: "before" or "after"; ignored for "opinion".
-    """
-    if arm not in self._found:
-      return None
+  def score(self, arm: str, what: str, when: str = "") -> np.ndarray:
+    """The "opinion"; or a gap or held-out mean, "before" or "after" [S]."""
     if what == "opinion":
       return self.opinion(arm).mean(axis=1)
     return self.held_out(arm, what)[:, 0 if when == "before" else -1]

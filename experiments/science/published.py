@@ -123,10 +123,6 @@ class Results(arms.Recorded):
 
   names = ARMS
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Numbers of `of_run` of each seed [S]; None while the arm is missing."""
-    return self.series(arm, what) if arm in self.arms else None
-
 
 def _differences(needed: str):
   return [

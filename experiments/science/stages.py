@@ -216,15 +216,8 @@ class Results(arms.Recorded):
     points = np.array(self._found[arm]["seeds"], float)
     return points[..., 0], points[..., 1]
 
-  def scores(self, arm: str, when: str) -> np.ndarray | None:
-    """Held-out accuracy of each seed [S]; None while the arm is missing.
-
-    Args:
-      arm: Its name.
-      when: "before" or "after" reinforcement.
-    """
-    if arm not in self._found:
-      return None
+  def score(self, arm: str, when: str) -> np.ndarray:
+    """Held-out accuracy "before" or "after" reinforcement [S]."""
     return self.curve(arm)[1][:, 0 if when == "before" else -1]
 
   def all_seconds(self) -> float:

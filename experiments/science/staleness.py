@@ -224,16 +224,14 @@ class Results(arms.Recorded):
     )
     return trained / drawn
 
-  def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None while the arm is missing.
+  def score(self, arm: str, what: str) -> np.ndarray:
+    """Returns a score of each seed [S].
 
     Args:
       arm: Its name.
       what: The accuracy at the "start" or the "end", or the "least" one; or
         the mean "gap" of all steps.
     """
-    if arm not in self._found:
-      return None
     if what == "gap":
       return self.series(arm, what).mean(axis=1)
     values = self.series(arm, "held_out")

@@ -1,6 +1,6 @@
 """Origin of a recorded number: config, code, commit, date, machine.
 
-`arms.record` writes it beside the numbers, as "made". A number is stale if one
+`arms.Job` writes it beside the numbers, as "made". A number is stale if one
 of two things has changed since:
 
 - "config": the settings of the arm that differ from the library's defaults. A

@@ -88,8 +88,18 @@ def test_seconds_and_output_of_two_starts_are_kept(tmp_path, capsys):
   assert "exit status 2: see" in second
 
 
+@pytest.fixture
+def job(tmp_path):
+  """Runs of `a`, which follows on `b`, of which no numbers are kept."""
+  module = types.ModuleType("experiments.science.letters")
+  sizes = {"full": arms.Size(2)}
+  module.ALL = arms.Arms("ab", sizes, base="b", not_recorded="b")
+  module.follows_on = module.ALL.follows_on
+  return arms.Job(module, tmp_path, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
-  ("status", "has_begun", "found", "returned"),
+  ("status", "has_begun", "numbers", "returned"),
   [
     (0, True, {"seeds": [1]}, 0),
     (1, True, {"seeds": [1]}, 0),  # A guard halted a run: that is a result.
@@ -99,7 +109,7 @@ def test_seconds_and_output_of_two_starts_are_kept(tmp_path, capsys):
   ],
 )
 def test_numbers_of_an_arm_are_written_once(
-  tmp_path, monkeypatch, status, has_begun, found, returned
+  job, monkeypatch, status, has_begun, numbers, returned
 ):
   started = []
 
@@ -113,19 +123,33 @@ def test_numbers_of_an_arm_are_written_once(
 
   monkeypatch.setattr(arms, "sweep", sweep)
   monkeypatch.setattr(arms.made, "by", lambda config: {"config": config})
-
-  def record():
-    folder = tmp_path / "ppo"
-    return arms.record(tmp_path, folder, "c.py", ["--a=1"], lambda _: found)
-
-  assert record() == returned
-  path = tmp_path / "ppo.json"
-  assert path.exists() == (returned == 0)
-  if path.exists():
-    about = {"seconds": 7, "made": {"config": "c.py"}}
+  job.module.collected = lambda folder, size: (
+    numbers
+    and {
+      **numbers,
+      "n": size.num_seeds,
+    }
+  )
+  job.out.mkdir()
+  assert (job.run("b"), job.run("a")) == (status, returned)
+  file = "experiments/science/letters.py"
+  start = f"--config.start_workdir={job.root}/b/seed={{seed}}"
+  both = [("b", f"{file}:b", "vmap"), ("a", f"{file}:a", start, "vmap")]
+  assert started == both
+  path = job.out / "a.json"
+  assert [*job.out.iterdir()] == ([] if returned else [path])
+  if not returned:
+    about = {"n": 2, "seconds": 7, "made": {"config": f"{file}:a"}}
     assert json.loads(path.read_text()) == {"seeds": [1]} | about
-    assert record() == 0
-  assert started == [("ppo", "c.py", "--a=1", "vmap")]
+    assert job.run("a") == 0
+  assert started == both
+
+
+def test_an_arm_has_a_size_if_there_are_two_and_may_be_run_otherwise(job):
+  job.module.ALL = arms.Arms("ab", dict.fromkeys(("full", "smoke")))
+  assert job.config("a") == "experiments/science/letters.py:a@full"
+  job.module.run = lambda of, arm: (of, arm)
+  assert job.run("a") == (job, "a")
 
 
 def write_run(folder, *lines):
@@ -166,38 +190,3 @@ def test_arms_that_have_ended_are_those_with_a_file(tmp_path):
   assert [found.seconds(name) for name in ("a", "c")] == [60, 3.5]
   np.testing.assert_array_equal(found.series("c", "x"), [[1, np.nan]] * 2)
   assert found.series("a", "y") is None
-
-
-@pytest.mark.parametrize(
-  ("sizes", "config"), [(("full",), "a"), (("full", "smoke"), "a@full")]
-)
-def test_a_job_records_an_arm_if_it_leaves_numbers(
-  tmp_path, monkeypatch, sizes, config
-):
-  module = types.ModuleType("experiments.science.letters")
-  module.ALL = arms.Arms("ab", dict.fromkeys(sizes, arms.Size(2)), "b", "b")
-  module.follows_on = module.ALL.follows_on
-  module.collected = lambda folder, size: {"n": size.num_seeds}
-  seen = []
-
-  def sweep(*given):
-    seen.append(given)
-    return 0
-
-  def record(out, folder, config, overrides, collect, launcher):
-    seen.append((out, config, *overrides, collect(folder), launcher))
-    return 0
-
-  monkeypatch.setattr(arms, "sweep", sweep)
-  monkeypatch.setattr(arms, "record", record)
-  job = arms.Job(module, tmp_path, pathlib.Path("out"))
-  file = "experiments/science/letters.py"
-  assert (job.run("b"), job.run("a")) == (0, 0)
-  base = config.replace("a", "b", 1)
-  start = f"--config.start_workdir={tmp_path}/b/seed={{seed}}"
-  assert seen == [
-    (tmp_path / "b", f"{file}:{base}"),
-    (pathlib.Path("out"), f"{file}:{config}", start, {"n": 2}, "vmap"),
-  ]
-  module.run = lambda job, arm: 7 if job.root == tmp_path else arm
-  assert job.run("a") == 7

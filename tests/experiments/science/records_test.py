@@ -178,7 +178,7 @@ def test_the_policy_is_evaluated_after_its_critic(module, tmp_path):
     lines = [{"phase": "value", "eval/accuracy": 0.5}] * critic
     lines.append({"phase": "rl", "reward/mean": 1.0})
     lines += [{"phase": "rl", "eval/accuracy": x} for x in values]
-    return getattr(module, "of_run", planted_errors.accuracies)(lines)
+    return flips.of_run(lines)
 
   arm, ppo = ("grpo-0", "ppo-0") if module is flips else ("grpo", "ppo")
   values = [0.25, 0.5, 0.75, 0.75, 0.75]
