@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -80,21 +80,12 @@ def _save(
   style.save(canvas, path)
 
 
-def _setting(profile: Profile, name: str, horizon: int, **others) -> Setting:
-  return Setting(
-    environment=name,
-    horizon=horizon,
-    total_steps=profile.total_steps,
-    **others,
-  )
-
-
 def _curves(profile, records, axes, name, horizon) -> None:
   """Mean over seeds against steps, and the 95 % interval of the mean."""
   steps = (np.arange(training.NUM_BINS) + 0.5) / training.NUM_BINS
   steps *= profile.total_steps / 1e6
   for baseline in profile.baselines:
-    setting = _setting(profile, name, horizon, baseline=baseline)
+    setting = profile.setting(name, baseline, horizon)
     curves = records[setting].curves()  # [S, NUM_BINS]
     figures.curve(axes, steps, curves, _LOOKS[baseline], baseline)
   axes.locator_params(axis="x", nbins=5)
@@ -104,21 +95,19 @@ def _curves(profile, records, axes, name, horizon) -> None:
 def _line(
   axes,
   records: Mapping[Setting, Record],
-  points: Iterable[tuple[float, Setting]],
+  settings: Sequence[Setting],
   look: style.FigureStyle,
   label: str,
   shift: float,
 ) -> None:
-  """Interquartile means of final scores with their intervals."""
-  points = list(points)
-  places = [x + shift for x, _ in points]
-  scores = [records[setting].final_scores() for _, setting in points]
+  """Interquartile means of final scores with their intervals, side by side."""
+  scores = [records[setting].final_scores() for setting in settings]
   means = np.array([statistics.interquartile_mean(x) for x in scores])
   low, high = np.transpose(
     [statistics.interval(x, statistics.interquartile_mean) for x in scores]
   )
   axes.errorbar(
-    places,
+    np.arange(len(settings)) + shift,
     means,
     # A mean of the middle half may fall outside by round-off alone.
     yerr=np.maximum([means - low, high - means], 0),
@@ -126,45 +115,28 @@ def _line(
   )
 
 
+def _name_places(axes, names: Sequence[object], label: str) -> None:
+  axes.set_xticks(range(len(names)), names)
+  axes.set_xlim(-0.4, len(names) - 0.6)
+  axes.set_xlabel(label)
+
+
 def _discounts(profile, records, axes, name, horizon) -> None:
   gammas = profile.sweep_gammas
   for i, baseline in enumerate(("ppo", "grpo")):
-    points = [
-      (x, _setting(profile, name, horizon, baseline=baseline, gamma=gamma))
-      for x, gamma in enumerate(gammas)
-    ]
-    _line(
-      axes, records, points, _LOOKS[baseline], baseline, shift=0.12 * i - 0.06
-    )
-  axes.set_xticks(range(len(gammas)), [f"{gamma:g}" for gamma in gammas])
-  axes.set_xlim(-0.4, len(gammas) - 0.6)
-  axes.set_xlabel("discount γ")
+    settings = [profile.setting(name, baseline, horizon, x) for x in gammas]
+    look = _LOOKS[baseline]
+    _line(axes, records, settings, look, baseline, shift=0.12 * i - 0.06)
+  _name_places(axes, [f"{gamma:g}" for gamma in gammas], "discount γ")
 
 
 def _groups(profile, records, axes, name, horizon) -> None:
+  middle = (len(profile.group_gammas) - 1) / 2
   for i, gamma in enumerate(profile.group_gammas):
-    points = [
-      (
-        x,
-        _setting(
-          profile,
-          name,
-          horizon,
-          baseline="grpo",
-          gamma=gamma,
-          num_envs=num_envs,
-        ),
-      )
-      for x, num_envs in enumerate(profile.groups)
+    settings = [
+      profile.setting(name, "grpo", horizon, gamma, num_envs)
+      for num_envs in profile.groups
     ]
-    _line(
-      axes,
-      records,
-      points,
-      _GAMMA_LOOKS[gamma],
-      f"grpo, γ = {gamma:g}",
-      shift=0.12 * (i - (len(profile.group_gammas) - 1) / 2),
-    )
-  axes.set_xticks(range(len(profile.groups)), profile.groups)
-  axes.set_xlim(-0.4, len(profile.groups) - 0.6)
-  axes.set_xlabel("environments in a group")
+    look, label = _GAMMA_LOOKS[gamma], f"grpo, γ = {gamma:g}"
+    _line(axes, records, settings, look, label, shift=0.12 * (i - middle))
+  _name_places(axes, profile.groups, "environments in a group")

@@ -129,15 +129,6 @@ def _iqm(scores: np.ndarray | None) -> str:
   return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
-def _setting(profile: Profile, name: str, horizon: int, **others) -> Setting:
-  return Setting(
-    environment=name,
-    horizon=horizon,
-    total_steps=profile.total_steps,
-    **others,
-  )
-
-
 def _comparison(
   profile: Profile, scores: Mapping[Setting, np.ndarray]
 ) -> Iterator[str]:
@@ -148,7 +139,7 @@ def _comparison(
   yield "|---|---|---|---|---|---|---|"
   for name, horizon in itertools.product(environments.NAMES, HORIZONS):
     ppo, grpo = (
-      scores.get(_setting(profile, name, horizon, baseline=baseline))
+      scores.get(profile.setting(name, baseline, horizon))
       for baseline in ("ppo", "grpo")
     )
     if ppo is None and grpo is None:
@@ -168,13 +159,11 @@ def _comparison(
 def _variants(
   profile: Profile, scores: Mapping[Setting, np.ndarray]
 ) -> Iterator[str]:
-  pairs = (
-    ({"baseline": "ppo"}, {"baseline": "ppo", "value_clip": None}),
-    *(
-      ({"baseline": x}, {"baseline": x, "mean_of": "episodes"})
-      for x in ("batch_mean", "grpo")
-    ),
-  )
+  variants = {
+    "ppo": {"value_clip": None},
+    "batch_mean": {"mean_of": "episodes"},
+    "grpo": {"mean_of": "episodes"},
+  }
   yield (
     "There are two variants: PPO without the clip of the value loss, and the"
     " mean over episodes that the first version of the paper's code takes. The"
@@ -183,10 +172,11 @@ def _variants(
   yield ""
   yield "| environment | horizon | as published | variant | |"
   yield "|---|---|---|---|---|"
-  for (usual, other), name, horizon in itertools.product(
-    pairs, environments.NAMES, HORIZONS
+  for (baseline, others), name, horizon in itertools.product(
+    variants.items(), environments.NAMES, HORIZONS
   ):
-    settings = [_setting(profile, name, horizon, **x) for x in (usual, other)]
+    cell = name, baseline, horizon
+    settings = profile.setting(*cell), profile.setting(*cell, **others)
     names = [protocol.variant(x) for x in settings]
     values = [_spread(scores.get(x)) for x in settings]
     if values[1] == _NONE:

@@ -31,6 +31,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,26 @@ class Profile:
   group_gammas: tuple[float, ...]
   group_horizons: tuple[int, ...]
   variants: bool
+
+  def setting(
+    self,
+    environment: str,
+    baseline: str,
+    horizon: int,
+    gamma: float = 0.99,
+    num_envs: int = 8,
+    **others: Any,
+  ) -> Setting:
+    """The setting of a cell of this budget."""
+    return Setting(
+      environment=environment,
+      baseline=baseline,
+      gamma=gamma,
+      horizon=horizon,
+      num_envs=num_envs,
+      total_steps=self.total_steps,
+      **others,
+    )
 
 
 HORIZONS = (128, 0)
@@ -150,14 +171,8 @@ def cells(profile: Profile, num_seeds: int) -> list[Cell]:
   parts: dict[Setting, list[str]] = {}
 
   def add(part, environment, baseline, gamma, horizon, num_envs=8, **others):
-    setting = Setting(
-      environment=environment,
-      baseline=baseline,
-      gamma=gamma,
-      horizon=horizon,
-      num_envs=num_envs,
-      total_steps=profile.total_steps,
-      **others,
+    setting = profile.setting(
+      environment, baseline, horizon, gamma, num_envs, **others
     )
     parts.setdefault(setting, []).append(part)
 
@@ -279,16 +294,8 @@ def conclusions(
 ) -> list[Conclusion]:
   """Conclusions C1 to C4 from the final scores [S] of the trained cells."""
 
-  def of(environment, baseline, horizon, gamma=0.99, num_envs=8):
-    setting = Setting(
-      environment=environment,
-      baseline=baseline,
-      gamma=gamma,
-      horizon=horizon,
-      num_envs=num_envs,
-      total_steps=profile.total_steps,
-    )
-    return scores.get(setting)
+  def of(*key, **others):
+    return scores.get(profile.setting(*key, **others))
 
   return [
     Conclusion(name, claim, tuple(checks(profile, of)))
