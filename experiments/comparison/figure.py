@@ -12,7 +12,7 @@ from experiments.comparison import aggregates
 from experiments.comparison import runs as runs_lib
 from experiments.comparison import scores as scores_lib
 from experiments.comparison.scores import Comparison
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 from grpo_jax.training.monitor import style
 
 _MOST_COLUMNS = 4  # Panels side by side on a page.
@@ -91,14 +91,8 @@ def _curves(
       places, values = runs_lib.common(curves)
       if not len(places):
         continue
-      look = looks[name]
-      middle = statistics.interquartile_mean(values, axis=0)
-      every = max(len(places) // 8, 1)
-      line = look.line(markevery=every, label=found.name(name))
-      axes.plot(places, middle, **line)
-      if len(values) > 1:
-        low, high = statistics.interval(values, statistics.interquartile_mean)
-        style.band(axes, places, low, high, look.colour)
+      middle = statistics.interquartile_mean
+      figures.curve(axes, places, values, looks[name], found.name(name), middle)
   for axes in grid[:, 0]:
     axes.set_ylabel(found.name(found.metric))
   if len(found.tasks) == 1:

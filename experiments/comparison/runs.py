@@ -99,23 +99,15 @@ def read(workdirs: Sequence[pathlib.Path], metric: str) -> list[Run]:
   for i, folder in enumerate(workdirs):
     if cell := _cell(folder):
       algorithms[i], tasks[i] = cell["algorithm"], cell["task"]
-  unknown, runs = [], []
-  for folder, config, settings, algorithm, task in zip(
-    workdirs, configs, flat, algorithms, tasks, strict=True
+  values = cells_lib.read_metrics(workdirs, metric)
+  runs = []
+  for folder, config, settings, algorithm, task, (value, why) in zip(
+    workdirs, configs, flat, algorithms, tasks, values, strict=True
   ):
-    value, why = None, ""
-    try:
-      value = cells_lib.read_metric(folder, metric)
-      why = "" if value is not None else cells_lib.why_missing(folder)
-    except KeyError as error:
-      unknown.append(error)
-      why = "the run has no such metric"
     base = config["algorithm"]["name"]
     others = {k: v for k, v in settings.items() if _is_shared(k)}
     seed = int(config["seed"])
     runs.append(Run(folder, algorithm, task, base, seed, value, why, others))
-  if unknown and not any(run.value is not None for run in runs):
-    raise unknown[0]
   _check_once(runs)
   return runs
 
@@ -228,42 +220,30 @@ def curve(
   Raises:
     ValueError: The log lacks the metric or `x`.
   """
-  lines = log.read_lines(run.workdir / log.METRICS)
-  # By step, the later line counts: a phase begins where another has ended.
-  points = {z["step"]: z[metric] for z in lines if z.get(metric) is not None}
-  steps = np.array(sorted(points), float)
-  values = np.array([points[step] for step in sorted(points)], float)
+  steps, values = cells_lib.read_curve(run.workdir, metric)
   if x == "step":
     return steps, values
   if x == "tokens":
-    done = [(z["step"], z[_DRAWN]) for z in lines if z.get(_DRAWN) is not None]
+    at, amount = cells_lib.read_curve(run.workdir, _DRAWN)
   else:
-    done = _seconds(run.workdir)
-  if not done:
+    at, amount = _seconds(run.workdir)
+  if not len(at):
     raise ValueError(
       f"--x={x}: {run.workdir} has not logged it; pass --x=step."
     )
-  at, amount = np.array(done, float).T
-  order = np.argsort(at, kind="stable")
-  total = np.cumsum(amount[order])
-  last = np.searchsorted(at[order], steps, side="right")
+  total = np.cumsum(amount)
+  last = np.searchsorted(at, steps, side="right")
   return np.concatenate([[0.0], total])[last], values
 
 
-def _seconds(workdir: pathlib.Path) -> list[tuple[float, float]]:
-  """Returns (step, seconds) of each step of a run."""
+def _seconds(workdir: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+  """Steps of a run, and the seconds of each without compilation."""
   path = workdir / log.TIMINGS
-  if not path.exists():
-    return []
-  share = _cell(workdir).get("runs", 1)
-  return [
-    (
-      line["step"],
-      max(line["time/step_s"] - line.get("time/compile_s", 0.0), 0.0) / share,
-    )
-    for line in log.read_lines(path)
-    if line.get("time/step_s") is not None
-  ]
+  lines = log.read_lines(path) if path.exists() else []
+  lines = [line for line in lines if line.get("time/step_s") is not None]
+  taken = [z["time/step_s"] - z.get("time/compile_s", 0.0) for z in lines]
+  seconds = np.maximum(taken, 0.0) / _cell(workdir).get("runs", 1)
+  return np.array([line["step"] for line in lines]), seconds
 
 
 def common(

@@ -33,6 +33,7 @@ import json
 import pathlib
 import re
 import runpy
+import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -70,6 +71,14 @@ class Cell:
   arguments: tuple[str, ...]
   config: ml_collections.ConfigDict
   workdir: pathlib.Path
+
+  @property
+  def command(self) -> list[str]:
+    """The command that runs it on this machine."""
+    return [
+      *(sys.executable, "-m", "experiments.train", *self.arguments),
+      f"--workdir={self.workdir}",
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -387,6 +396,43 @@ def read_metric(workdir: pathlib.Path, name: str) -> float | None:
     f"--metric={name}: {workdir} has no such metric. It has:"
     f" {', '.join(key for key in known if key not in ('step', 'phase'))}."
   )
+
+
+def read_metrics(
+  workdirs: Iterable[pathlib.Path], name: str
+) -> list[tuple[float | None, str]]:
+  """Reads a metric of runs; of each the value, or None and why it is missing.
+
+  Raises:
+    KeyError: No run has this metric; the message lists those that exist.
+  """
+  values: list[tuple[float | None, str]] = []
+  unknown: list[KeyError] = []
+  for workdir in workdirs:
+    try:
+      value = read_metric(workdir, name)
+      values.append((value, why_missing(workdir) if value is None else ""))
+    except KeyError as error:
+      unknown.append(error)
+      values.append((None, "the run has no such metric"))
+  if unknown and all(value is None for value, _ in values):
+    raise unknown[0]
+  return values
+
+
+def read_curve(
+  workdir: pathlib.Path, name: str
+) -> tuple[np.ndarray, np.ndarray]:  # [N], [N]
+  """Steps of a run, and its metric there."""
+  # A phase begins at the step at which the one before has ended: by step, the
+  # later line counts.
+  points = {
+    line["step"]: line[name]
+    for line in log.read_lines(workdir / log.METRICS)
+    if line.get(name) is not None
+  }
+  steps = sorted(points)
+  return np.array(steps), np.array([points[step] for step in steps])
 
 
 def last_lines(workdir: pathlib.Path, count: int) -> str:

@@ -134,7 +134,7 @@ def slurm(
     The script, its text, and the command that submits it.
   """
   cases = "\n".join(
-    f"  {number}) exec {shlex.join(_train(cell))} ;;"
+    f"  {number}) exec {shlex.join(cell.command)} ;;"
     for number, cell in enumerate(cells)
   )
   text = (
@@ -153,10 +153,3 @@ def slurm(
     str(root / _SCRIPT),
   ]
   return root / _SCRIPT, text, command
-
-
-def _train(cell: Cell) -> list[str]:
-  return [
-    *(sys.executable, "-m", "experiments.train", *cell.arguments),
-    f"--workdir={cell.workdir}",
-  ]

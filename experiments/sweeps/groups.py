@@ -12,7 +12,6 @@ import numpy as np
 
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import statistics
-from grpo_jax.training.runtime import log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,39 +63,23 @@ def collect(
     FileNotFoundError: The folder has no sweep.
     KeyError: No run has this metric; the message lists those that exist.
   """
+  manifest = cells_lib.read_manifest(root)
+  values = cells_lib.read_metrics([root / x for x in manifest], metric)
   groups: dict[str, Group] = {}
   missing: dict[str, str] = {}
-  unknown: list[KeyError] = []
-  for folder, overrides in cells_lib.read_manifest(root).items():
+  for (folder, overrides), (value, why) in zip(
+    manifest.items(), values, strict=True
+  ):
     shared = {k: v for k, v in overrides.items() if k != "seed"}
     key = json.dumps(shared, sort_keys=True)
     group = groups.get(key, Group(shared, 0, [], []))
     groups[key] = dataclasses.replace(group, num_cells=group.num_cells + 1)
-    try:
-      value = cells_lib.read_metric(root / folder, metric)
-    except KeyError as error:
-      unknown.append(error)
-      missing[folder] = "the run has no such metric"
-      continue
     if value is None:
-      missing[folder] = cells_lib.why_missing(root / folder)
-      continue
-    group.values.append(value)
-    group.curves.append(_curve(root / folder, metric))
-  if unknown and not any(group.values for group in groups.values()):
-    raise unknown[0]
+      missing[folder] = why
+    else:
+      group.values.append(value)
+      group.curves.append(cells_lib.read_curve(root / folder, metric))
   return list(groups.values()), missing
-
-
-def _curve(workdir: pathlib.Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
-  # A phase begins at the step at which the one before has ended: by step, the
-  # later line counts.
-  points = {
-    line["step"]: line[metric]
-    for line in log.read_lines(workdir / log.METRICS)
-    if line.get(metric) is not None
-  }
-  return np.array(list(points)), np.array(list(points.values()))
 
 
 def summarize(values: Sequence[float]) -> Summary:

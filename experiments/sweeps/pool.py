@@ -8,7 +8,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -54,7 +53,8 @@ def run(
           cell = next_cell()
           if cell is None:
             break
-          running[_start(cell, lock_file, command or _train)] = cell
+          arguments = command(cell) if command else cell.command
+          running[_start(cell, lock_file, arguments)] = cell
         if not running:
           return bool(received)
         if len(received) > num_passed_on:
@@ -75,20 +75,11 @@ def run(
         process.wait()
 
 
-def _train(cell: Cell) -> list[str]:
-  return [
-    *(sys.executable, "-m", "experiments.train", *cell.arguments),
-    f"--workdir={cell.workdir}",
-  ]
-
-
-def _start(
-  cell: Cell, lock_file: int, command: Callable[[Cell], list[str]]
-) -> subprocess.Popen:
+def _start(cell: Cell, lock_file: int, command: list[str]) -> subprocess.Popen:
   cell.workdir.mkdir(parents=True, exist_ok=True)
   with (cell.workdir / cells_lib.LOG).open("ab") as log:
     return subprocess.Popen(
-      command(cell),
+      command,
       # So that both outputs are in order, and there when it is killed.
       env={**os.environ, "PYTHONUNBUFFERED": "1"},
       stdin=subprocess.DEVNULL,

@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
   if _LAUNCHER.value == "print":
     print(summary, file=sys.stderr)  # Only commands go to the output.
     for cell in left:
-      print(_command(cell))
+      print(shlex.join(["python", *cell.command[1:]]))
     return 0
   cloud = None
   if _LAUNCHER.value in clouds.CLOUDS:
@@ -112,49 +112,24 @@ def main(argv: Sequence[str]) -> int:
   print(summary, flush=True)
   if _LAUNCHER.value == "slurm":
     return _submit(root, left)
-  if cloud is not None:
-    return _run_there(root, cells, left, cloud)
   if _LAUNCHER.value == "vmap":
     return _run_vmapped(root, cells, left)
-  return _run_local(root, cells, left)
+  return _run_processes(root, cells, left, cloud)
 
 
-def _command(cell: Cell) -> str:
-  return shlex.join(
-    [
-      *("python", "-m", "experiments.train"),
-      *cell.arguments,
-      f"--workdir={cell.workdir}",
-    ]
-  )
-
-
-def _run_local(
-  root: pathlib.Path, cells: Sequence[Cell], left: Sequence[Cell]
-) -> int:
-  waiting = collections.deque(left)
-  report = _Report(len(left))
-  stopped = pool.run(
-    root,
-    lambda: waiting.popleft() if waiting else None,
-    report,
-    _PARALLEL.value,
-  )
-  return _finish(root, cells, stopped)
-
-
-def _run_there(
+def _run_processes(
   root: pathlib.Path,
   cells: Sequence[Cell],
   left: Sequence[Cell],
-  cloud: clouds.Cloud,
+  cloud: clouds.Cloud | None,
 ) -> int:
-  """Runs cells on other machines, and fetches their results."""
+  """Runs cells here or on other machines, and fetches results from there."""
   waiting = collections.deque(left)
   report = _Report(len(left))
 
   def ended(cell: Cell, status: int) -> None:
-    cloud.ended(cell)
+    if cloud is not None:
+      cloud.ended(cell)
     report(cell, status)
 
   stopped = pool.run(
@@ -162,7 +137,7 @@ def _run_there(
     lambda: waiting.popleft() if waiting else None,
     ended,
     _PARALLEL.value,
-    cloud.start,
+    cloud and cloud.start,
   )
   return _finish(root, cells, stopped)
 
