@@ -1,115 +1,23 @@
 """BibTeX of the papers that algorithms come from.
 
 The table of docs/algorithms/index.md has the paper of each algorithm, by its
-number on arXiv. Known titles and first authors are written below. Any other
+number on arXiv. Known titles and first authors are in `papers.toml`. Any other
 paper has the name in the table and lacks an author, which a citation must add.
 """
 
 from __future__ import annotations
 
+import pathlib
 import re
+import tomllib
 from collections.abc import Iterable
 
 from experiments.site import algorithms as pages
 
-# Number on arXiv -> (first author, title).
-_PAPERS = {
-  "1707.06347": ("Schulman, John", "Proximal Policy Optimization Algorithms"),
-  "2203.02155": (
-    "Ouyang, Long",
-    "Training language models to follow instructions with human feedback",
-  ),
-  "2305.18290": (
-    "Rafailov, Rafael",
-    "Direct Preference Optimization: Your Language Model is Secretly a Reward"
-    " Model",
-  ),
-  "2305.20050": ("Lightman, Hunter", "Let's Verify Step by Step"),
-  "2306.13649": (
-    "Agarwal, Rishabh",
-    "On-Policy Distillation of Language Models: Learning from Self-Generated"
-    " Mistakes",
-  ),
-  "2310.10505": (
-    "Li, Ziniu",
-    "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method"
-    " for Aligning Large Language Models",
-  ),
-  "2312.08935": (
-    "Wang, Peiyi",
-    "Math-Shepherd: Verify and Reinforce LLMs Step-by-step without Human"
-    " Annotations",
-  ),
-  "2402.03300": (
-    "Shao, Zhihong",
-    "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open"
-    " Language Models",
-  ),
-  "2402.14740": (
-    "Ahmadian, Arash",
-    "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from"
-    " Human Feedback in LLMs",
-  ),
-  "2503.01491": (
-    "Yuan, Yufeng",
-    "What's Behind PPO's Collapse in Long-CoT? Value Optimization Holds the"
-    " Secret",
-  ),
-  "2503.14476": (
-    "Yu, Qiying",
-    "DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
-  ),
-  "2503.19595": (
-    "Tang, Yunhao",
-    "Optimizing Language Models for Inference Time Objectives using"
-    " Reinforcement Learning",
-  ),
-  "2503.20783": (
-    "Liu, Zichen",
-    "Understanding R1-Zero-Like Training: A Critical Perspective",
-  ),
-  "2504.02546": (
-    "Chu, Xiangxiang",
-    "GPG: A Simple and Strong Reinforcement Learning Baseline for Model"
-    " Reasoning",
-  ),
-  "2504.05118": (
-    "Yue, Yu",
-    "VAPO: Efficient and Reliable Reinforcement Learning for Advanced Reasoning"
-    " Tasks",
-  ),
-  "2505.10978": (
-    "Feng, Lang",
-    "Group-in-Group Policy Optimization for LLM Agent Training",
-  ),
-  "2505.22617": (
-    "Cui, Ganqu",
-    "The Entropy Mechanism of Reinforcement Learning for Reasoning Language"
-    " Models",
-  ),
-  "2505.23585": (
-    "Hao, Yaru",
-    "On-Policy RL with Optimal Reward Baseline",
-  ),
-  "2506.13585": (
-    "MiniMax",
-    "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning"
-    " Attention",
-  ),
-  "2507.18071": ("Zheng, Chujie", "Group Sequence Policy Optimization"),
-  "2507.20673": ("Zhao, Yuzhong", "Geometric-Mean Policy Optimization"),
-  "2508.09726": (
-    "Shrivastava, Vaishnavi",
-    "Sample More to Think Less: Group Filtered Policy Optimization for Concise"
-    " Reasoning",
-  ),
-  "2509.13232": ("Xu, Zhongwen", "Single-stream Policy Optimization"),
-  "2510.00977": ("Wu, Yihong", "It Takes Two: Your GRPO Is Secretly DPO"),
-  "2512.02556": (
-    "DeepSeek-AI",
-    "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models",
-  ),
-}
+# Number on arXiv -> [first author, title].
+_PAPERS = tomllib.loads(
+  pathlib.Path(__file__).with_name("papers.toml").read_text("utf-8")
+)
 # Papers that are not on arXiv: algorithm -> entry.
 _OTHERS = {
   "reinforce": """@article{williams1992,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import re
 import shlex
 from collections.abc import Callable
 
-from experiments.papers import writers
 from experiments.science import experiments
+from experiments.sweeps import made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Experiment:
   run: str
   records: tuple[str, ...] = ()
   arms: bool = False
-  write: Callable | None = None
+  write: Callable[[pathlib.Path], None] | None = None
   why: str = ""
 
 
@@ -61,6 +62,10 @@ def _science(name: str) -> Experiment:
   module = experiments.load(name)
   page = experiments.page_of(module)
   figure = [f"docs/{page}.png"] if hasattr(module, "plot") else []
+
+  def write(out: pathlib.Path) -> None:
+    experiments.write(module, made.ROOT / experiments.folder(module), out)
+
   return Experiment(
     name,
     (f"experiments/science/{name}.py",),
@@ -69,7 +74,7 @@ def _science(name: str) -> Experiment:
     f" --results=runs/again/{name}/results",
     (f"benchmarks/{name}/*.json",),
     arms=True,
-    write=writers.Science(name),
+    write=write,
   )
 
 
@@ -86,6 +91,15 @@ def _measured(name: str, module: str, *outputs: str, code: str) -> Experiment:
 
 def _critics(name: str, folder: str, profile: str, seeds: int) -> Experiment:
   figures = ("curves", "gamma", "groups") if profile == "smoke" else ()
+
+  def write(out: pathlib.Path) -> None:
+    # gymnax takes a second.
+    from experiments.critics import protocol, writing
+
+    cells = protocol.cells(protocol.PROFILES[profile], seeds)
+    records = writing.read(made.ROOT / folder / "cells", cells)
+    writing.write(profile, cells, records, seeds, out, said=folder)
+
   return Experiment(
     name,
     ("experiments/critics",),
@@ -96,7 +110,7 @@ def _critics(name: str, folder: str, profile: str, seeds: int) -> Experiment:
     f"python -m experiments.critics.report --profile={profile}"
     f" --seeds={seeds} --out=runs/again/{name}",
     (f"{folder}/cells/*.json",),
-    write=writers.Critics(folder, profile, seeds),
+    write=write,
   )
 
 
