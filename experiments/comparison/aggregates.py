@@ -49,12 +49,7 @@ def median(scores: np.ndarray) -> np.ndarray:  # [..., S, M] -> [...]
 
 
 def optimality_gap(scores: np.ndarray, best: float = 1.0) -> np.ndarray:
-  """Mean shortfall of runs from a score: γ − mean min(score, γ).
-
-  Args:
-    scores: [..., S, M].
-    best: Score γ; higher scores count as γ.
-  """
+  """Mean shortfall of scores [..., S, M] from γ: γ − mean min(score, γ)."""
   return best - np.minimum(scores, best).mean(axis=(-2, -1))
 
 

@@ -25,17 +25,10 @@ def write(
   x: str,
   width: float,
 ) -> list[pathlib.Path]:
-  """Draws all figures.
+  """Draws all figures, and returns their paths.
 
-  Args:
-    found: The comparison.
-    out: Folder to write to.
-    formats: Kinds of files, some of `style.FORMATS`.
-    x: Quantity on the horizontal axis of curves.
-    width: Width of each figure, inches.
-
-  Returns:
-    The paths.
+  `formats` are some of `style.FORMATS`, `x` is the quantity on the horizontal
+  axis of curves, and `width` that of each figure, inches.
 
   Raises:
     ImportError: matplotlib is not installed.

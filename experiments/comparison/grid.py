@@ -105,9 +105,7 @@ def cells(
   Args:
     file: Config file that takes an algorithm as its argument.
     common: Settings of all cells, from the command line.
-    chosen: Algorithms.
-    tasks: Values of `config.data.name`; without any, that of the file.
-    seeds: The seeds.
+    chosen, tasks, seeds: The grid; without a task, that of the file.
     root: Folder of the grid.
 
   Raises:
@@ -177,11 +175,6 @@ class Progress:
   The estimate is the mean seconds of the runs that have ended in this grid,
   compilation included, times the runs that are left. Runs of one program differ
   little, and programs may differ much: the estimate improves with each run.
-
-  Args:
-    root: Folder of the grid.
-    total: Number of cells of the grid.
-    left: Number of cells that have not ended.
   """
 
   def __init__(self, root: pathlib.Path, total: int, left: int):
@@ -222,17 +215,11 @@ def duration(seconds: float) -> str:
 def train(
   root: pathlib.Path, grid: Sequence[GridCell], launcher: str = "vmap"
 ) -> bool:
-  """Trains the cells that have not ended.
+  """Trains the cells that have not ended; True if a signal stopped it.
 
-  Args:
-    root: Folder of the grid.
-    grid: Its cells.
-    launcher: "vmap": as few programs as possible; "local": processes, one after
-      another, for runs that cannot be one program, such as those with answers
-      that are verified on the host.
-
-  Returns:
-    True if a signal stopped the training.
+  The launcher is "vmap", as few programs as possible; or "local", processes one
+  after another, for runs that cannot be one program, such as those with answers
+  that are verified on the host.
 
   Raises:
     ValueError: The root holds runs with other settings, or its runs are under

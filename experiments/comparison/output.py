@@ -23,15 +23,9 @@ def write(
   x: str,
   width: float,
 ) -> int:
-  """Writes everything, and prints the tables.
+  """Writes everything, and prints the tables; returns 1 if a run has no value.
 
-  Args:
-    found: The comparison.
-    out: Folder to write to; made if missing.
-    formats, x, width: Form of the figures; see `figure.write`.
-
-  Returns:
-    The exit status: 1 if a run has no value.
+  `out` is made if missing; `formats`, `x` and `width` are for `figure.write`.
   """
   out.mkdir(parents=True, exist_ok=True)
   every = list(tables.every(found))

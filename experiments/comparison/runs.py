@@ -80,11 +80,7 @@ def find(folders: Iterable[pathlib.Path]) -> list[pathlib.Path]:
 
 
 def read(workdirs: Sequence[pathlib.Path], metric: str) -> list[Run]:
-  """Reads runs.
-
-  Args:
-    workdirs: Folders of runs.
-    metric: A name in result.json, or in the last such line of metrics.jsonl.
+  """Reads runs, with a metric of result.json or the last one of metrics.jsonl.
 
   Raises:
     KeyError: No run has the metric; the message lists those that exist.
@@ -141,10 +137,8 @@ def _labels(
 ) -> list[str]:
   """Names, with the settings in which runs of one name differ.
 
-  Args:
-    names: The name of each run.
-    flat: The settings of each run, as text.
-    prefix: Prefix of the settings that count; empty: all but those of tasks.
+  Settings count that begin with `prefix`; if it is empty, all but those of
+  tasks.
   """
   labels = list(names)
   for name in dict.fromkeys(names):
@@ -210,15 +204,12 @@ def curve(
 ) -> tuple[np.ndarray, np.ndarray]:  # [N], [N]
   """A metric over the steps of a run.
 
-  Args:
-    run: The run.
-    metric: A name in the run's log.
-    x: "step"; "tokens", the number drawn so far; or "seconds" of all steps so
-      far, without compilation and evaluation, and divided by the number of runs
-      that a program of `experiments.compare` has trained together.
+  `x` is "step"; "tokens", the number drawn so far; or "seconds" of all steps so
+  far, without compilation and evaluation, and divided by the number of runs
+  that a program of `experiments.compare` has trained together.
 
   Raises:
-    ValueError: The log lacks the metric or `x`.
+    ValueError: The log lacks `x`.
   """
   steps, values = cells_lib.read_curve(run.workdir, metric)
   if x == "step":

@@ -26,17 +26,10 @@ def plot(
   records: Mapping[Setting, Record],
   out: pathlib.Path,
 ) -> list[pathlib.Path]:
-  """Draws the results of the trained cells.
+  """Draws the results of the trained cells, and returns the paths.
 
-  Args:
-    profile: The grid.
-    cells: Cells of the profile. An environment is drawn when all of its cells
-      of that part are there.
-    records: Records of the trained cells.
-    out: Start of the paths: FOLDER/NAME becomes FOLDER/NAME_curves.png.
-
-  Returns:
-    The paths of the figures.
+  An environment is drawn when all of its cells of that part are there. With the
+  start `out`, FOLDER/NAME, the first figure is FOLDER/NAME_curves.png.
   """
   drawn = []
   for part, name, draw, horizons in (

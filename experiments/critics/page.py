@@ -27,16 +27,7 @@ def markdown(
   figures: Sequence[pathlib.Path],
   all_hours: float,
 ) -> str:
-  """The whole page.
-
-  Args:
-    name: The name of the profile.
-    command: Command that made the page.
-    cells: The cells of the profile.
-    records: Records of the trained cells; not empty.
-    figures: Figures beside the page.
-    all_hours: Expected hours of all cells.
-  """
+  """The page about the trained cells; `all_hours` are expected of all cells."""
   profile = protocol.PROFILES[name]
   scores = {x: record.final_scores() for x, record in records.items()}
   found = protocol.conclusions(profile, scores)

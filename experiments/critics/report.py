@@ -50,11 +50,7 @@ def main(argv: Sequence[str]) -> int:
 def make(name: str, out: pathlib.Path, only: str, num_seeds: int) -> None:
   """Trains the missing cells of a profile, and writes its page and figures.
 
-  Args:
-    name: The name of the profile.
-    out: Folder of all files; made if need be.
-    only: Regular expression; cells without a match in their name wait.
-    num_seeds: The number of seeds of each cell.
+  Cells without a match of `only` in their name wait.
 
   Raises:
     ValueError: No cell has a match.

@@ -64,13 +64,7 @@ def write(
 ) -> pathlib.Path:
   """Writes page and figures; returns the path of the page.
 
-  Args:
-    name: The name of the profile.
-    cells: Cells of the profile.
-    records: Records of the trained cells.
-    num_seeds: The number of seeds of each cell.
-    out: Folder to write to.
-    said: Folder in the command that the page shows.
+  The command that the page shows has the folder `said`.
   """
   figures = figure.plot(protocol.PROFILES[name], cells, records, out / name)
   command = f"python -m experiments.critics.report --profile={name}"

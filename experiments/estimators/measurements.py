@@ -120,9 +120,8 @@ class Row:
 def problems(kind: str) -> list[enumeration.Problem]:
   """The prompts: a hard and an easy one.
 
-  Args:
-    kind: "verifier": the reward is 1 for a right completion and else 0;
-      "graded": a score of each token is added.
+  The reward of "verifier" is 1 for a right completion and else 0; that of
+  "graded" has a score of each token added.
   """
   rng = np.random.default_rng(0)
   every = enumeration.completions(NUM_SYMBOLS, NUM_SLOTS)
@@ -343,10 +342,7 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 def families(rows: Sequence[Row], up_to_scale: bool = False) -> list[list[Row]]:
   """Groups rows with the same mean and variance: the same estimator.
 
-  Args:
-    rows: Rows measured with the same prompts.
-    up_to_scale: Whether g / c is compared, so that a constant factor does not
-      count.
+  With `up_to_scale` g / c is compared: a constant factor does not count.
   """
   found: list[list[Row]] = []
 

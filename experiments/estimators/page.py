@@ -37,12 +37,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def markdown_row(row: Row, reference: float) -> list[str]:
-  """The cells of one estimator.
-
-  Args:
-    row: Its numbers.
-    reference: Variance of REINFORCE without a baseline.
-  """
+  """The cells of an estimator; `reference` is the variance of REINFORCE."""
   main = row.main
   comparable = row.target == "J" and row.group_size == MAIN_SIZE
 

@@ -31,10 +31,7 @@ _OFF = ("null", "0", "0.0", "false", '""', '"none"')
 
 
 def of_config(argument: str) -> tuple[str, str]:
-  """LaTeX and BibTeX of a config.
-
-  Args:
-    argument: FILE or FILE:ALGORITHM.
+  """LaTeX and BibTeX of a config, FILE or FILE:ALGORITHM.
 
   Raises:
     ValueError: The config does not exist.
@@ -47,10 +44,7 @@ def of_config(argument: str) -> tuple[str, str]:
 
 
 def of_runs(folders: Sequence[pathlib.Path]) -> tuple[str, str]:
-  """LaTeX and BibTeX of runs.
-
-  Args:
-    folders: Folders, each of a run or of several runs.
+  """LaTeX and BibTeX of the runs in folders.
 
   Raises:
     FileNotFoundError: A folder has no run.

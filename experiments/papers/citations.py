@@ -45,13 +45,9 @@ _NUMBER = re.compile(r"\b(\d{4})\.(\d{5})\b")
 
 
 def of(names: Iterable[str]) -> tuple[str, list[str]]:
-  """BibTeX of the library and of algorithms.
+  """BibTeX of the library and of algorithms, and the names without an entry.
 
-  Args:
-    names: Names of algorithms; those of other packages have no entry.
-
-  Returns:
-    The entries, and the algorithms without one.
+  Algorithms of other packages have none.
   """
   rows = pages.rows()
   entries, without = {"": LIBRARY}, []

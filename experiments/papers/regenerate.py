@@ -23,14 +23,9 @@ class Again:
 
 
 def again(experiment: Experiment, write: bool) -> list[Again]:
-  """Writes the outputs of an experiment from its records.
+  """Writes outputs from records, and compares them with those in git.
 
-  Args:
-    experiment: Experiment with `write`.
-    write: Whether outputs that differ replace those in the repository.
-
-  Returns:
-    The comparison of each output with the one in the repository.
+  With `write`, those that differ replace the old ones.
 
   Raises:
     ImportError: matplotlib is not installed.

@@ -43,11 +43,7 @@ def command(experiment: Experiment, arm: str = "") -> str:
   """The command that runs an experiment anew, or an arm with its warm start.
 
   An arm that follows on several others needs these too: the command names the
-  missing run.
-
-  Args:
-    experiment: The experiment.
-    arm: The arm; empty: all of them.
+  missing run. Without an arm it is about all of them.
   """
   if not arm:
     return experiment.run

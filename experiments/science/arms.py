@@ -107,12 +107,7 @@ class Arms:
       add(seed=seed)
 
   def follows_on(self, name: str, root: pathlib.Path) -> list[str]:
-    """Overrides that name the run of `base` that an arm follows on, by seed.
-
-    Args:
-      name: The arm.
-      root: Folder of all runs.
-    """
+    """Overrides that name the run of `base` that an arm follows on, by seed."""
     if name == self.base or not self.base:
       return []
     return [f"--config.start_workdir={root}/{self.base}/seed={{seed}}"]
@@ -211,11 +206,7 @@ def chosen(names: Iterable[str], pattern: str) -> list[str]:
 
 
 def go_through(names: Iterable[str], run: Callable[[str], int]) -> int:
-  """Runs arms one after another; returns the exit status of all.
-
-  Args:
-    names: The names of the arms.
-    run: (name) -> exit status; an arm that has ended returns 0 at once.
+  """Runs arms one after another; an arm that has ended returns 0 at once.
 
   Returns:
     0 if all have ended, 1 if some have failed, `STOPPED` if a signal came.
@@ -236,16 +227,10 @@ def go_through(names: Iterable[str], run: Callable[[str], int]) -> int:
 def sweep(
   folder: pathlib.Path, config: str, *overrides: str, launcher: str = "vmap"
 ) -> int:
-  """Runs the cells of an arm, unless they have ended.
+  """Runs the cells of an arm, unless they have ended; returns the exit status.
 
-  Args:
-    folder: The folder of the arm.
-    config: FILE:ARGUMENT of its config.
-    *overrides: Overrides such as `--config.seed=1`.
-    launcher: "vmap", all cells as one program, or "local", one after another.
-
-  Returns:
-    The exit status of `experiments.sweeps.run`.
+  The launcher is "vmap", all cells as one program, or "local", one after
+  another.
   """
   if has_ended(folder):
     return 0
@@ -259,12 +244,7 @@ def sweep(
 def collected(
   of_run: Callable[[list[dict[str, Any]]], Any], folder: pathlib.Path
 ) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
-
-  Args:
-    of_run: (the lines of a run's log) -> its numbers.
-    folder: The folder of the sweep.
-  """
+  """Numbers of an arm's runs, of their logs; None while one has not ended."""
   found = []
   for name in cells_lib.read_manifest(folder):
     if cells_lib.read_result(folder / name) is None:

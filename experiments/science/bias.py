@@ -198,10 +198,8 @@ class Results(arms.Recorded):
   def score(self, arm: str, what: str) -> np.ndarray:
     """Returns a score of each seed [S].
 
-    Args:
-      arm: Its name.
-      what: "rise", the bias of the kept step − that before; "mean", the mean
-        over the steps; "before" and "after"; "unknown", its share at the end.
+    It is the "rise", the bias of the kept step − that before; the "mean" over
+    the steps; "before" and "after"; or "unknown", its share at the end.
     """
     _, bias = self.curve(arm)
     if what == "unknown":

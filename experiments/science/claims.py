@@ -29,11 +29,8 @@ def rule(
 ) -> Rule:
   """Rule about a score, or about its difference from another, seed by seed.
 
-  Args:
-    text: Description of the comparison.
-    needed: Condition on the interval; see `statistics.check`.
-    one: Arguments of the score.
-    other: Arguments of the other score, or a number.
+  `one` and `other` are arguments of scores, or `other` is a number, and
+  `needed` is the condition on the interval, as in `statistics.check`.
   """
 
   def made(of: Scores) -> Check:
@@ -69,12 +66,7 @@ def table(*parts: str | Rule) -> dict[str, tuple[Any, ...]]:
 def conclude(
   claims: Mapping[str, tuple[Any, ...]], of: Scores
 ) -> list[Conclusion]:
-  """Makes all checks for which numbers exist.
-
-  Args:
-    claims: Name -> the claim in words, and its rules.
-    of: Scores for the checks.
-  """
+  """Makes all checks for which numbers exist."""
   return [
     Conclusion(name, claim, tuple(make(of) for make in rules))
     for name, (claim, *rules) in claims.items()

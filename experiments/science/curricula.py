@@ -228,11 +228,9 @@ class Results(arms.Recorded):
   def score(self, arm: str, what: str) -> np.ndarray | None:
     """Returns a score of each seed [S].
 
-    Args:
-      arm: Its name.
-      what: "area/NAME", the mean height of an accuracy over completions, by
-        trapezoids; "start/NAME" and "end/NAME", that accuracy then; or "live",
-        the mean over all steps, or None if no prompt has a group.
+    It is "area/NAME", the mean height of an accuracy over completions, by
+    trapezoids; "start/NAME" and "end/NAME", that accuracy then; or "live", the
+    mean over all steps, or None if no prompt has a group.
     """
     if what == "live":
       return None if arm == "spo" else self.series(arm, what).mean(axis=1)

@@ -166,13 +166,7 @@ def of_run(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
 def passes(
   workdir: pathlib.Path, step: int | None, num_prompts: int
 ) -> list[float]:
-  """Returns `PASSES` of a checkpoint on held-out problems.
-
-  Args:
-    workdir: Folder of the run.
-    step: Step of the checkpoint; None: the last one.
-    num_prompts: Number of problems.
-  """
+  """Returns `PASSES` of a checkpoint on held-out problems; None: the last."""
   with api.load(workdir, step=step) as run:
     said = run.evaluate(num_prompts, temperature=1.0, num_samples=SAMPLES)
   return [round(said[f"eval/{name}"], 4) for name in PASSES]
@@ -227,11 +221,9 @@ class Results(arms.Recorded):
   def score(self, arm: str, what: str) -> np.ndarray:
     """Returns a score of each seed [S].
 
-    Args:
-      arm: Its name.
-      what: "rebound", or "growth" of the entropy from the first window to the
-        last; "made_live", the share of dead groups of the first window; or one
-        of `PASSES` at the end.
+    It is the "rebound", or "growth" of the entropy from the first window to the
+    last; "made_live", the share of dead groups of the first window; or one of
+    `PASSES` at the end.
     """
     if what in PASSES:
       return self.passes(arm, what)[:, -1]

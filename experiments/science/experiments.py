@@ -95,12 +95,7 @@ def markdown(module: Any, results: Any) -> str:
 def write(
   module: Any, records: pathlib.Path, out: pathlib.Path
 ) -> list[pathlib.Path]:
-  """Writes page and figure, and returns their paths.
-
-  Args:
-    module: The experiment.
-    records: Folder of its numbers.
-    out: Folder to write to.
+  """Writes page and figure of recorded numbers, and returns their paths.
 
   Raises:
     FileNotFoundError: No arm has ended.

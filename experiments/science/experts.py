@@ -249,12 +249,9 @@ class Results(arms.Recorded):
   def score(self, arm: str, what: str) -> np.ndarray | None:
     """Returns a score of each seed [S].
 
-    Args:
-      arm: Its name.
-      what: "macro", the mean accuracy of the domains at the end; "forgotten",
-        the accuracy of all domains but the last at the end, minus that at the
-        end of their own phases; or "cosine", the mean between different
-        domains.
+    It is "macro", the mean accuracy of the domains at the end; "forgotten", the
+    accuracy of all domains but the last at the end, minus that at the end of
+    their own phases; or "cosine", the mean between different domains.
     """
     if what == "macro":
       return np.mean([self.accuracy(arm, x) for x in DOMAINS], axis=0)

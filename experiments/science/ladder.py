@@ -215,11 +215,9 @@ class Results(arms.Recorded):
   def score(self, arm: str, what: str) -> np.ndarray | None:
     """Returns a score of each seed [S]; None while `REFERENCE` is missing.
 
-    Args:
-      arm: Its name.
-      what: A name in `LOGGED` at the end; "start/accuracy" and the like in the
-        first `WINDOW` steps; "equal/accuracy" and the like at equal
-        completions; "drawn", the number of completions in all.
+    It is a name in `LOGGED` at the end; "start/accuracy" and the like in the
+    first `WINDOW` steps; "equal/accuracy" and the like at equal completions; or
+    "drawn", the number of completions in all.
     """
     when, _, name = what.rpartition("/")
     if what == "drawn":

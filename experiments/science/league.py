@@ -348,9 +348,6 @@ def chosen(accuracy: np.ndarray) -> np.ndarray:  # [S, F] -> [S]
 
   If means are equal, the default is chosen, or otherwise the lower rate.
 
-  Args:
-    accuracy: Accuracy at the end, of each seed and learning rate.
-
   Raises:
     ValueError: There is only one seed, so there is no other to choose by.
   """
@@ -370,10 +367,7 @@ def generated(
 ) -> int:
   """Number of completions that a run drew, greedy ones too, from its log.
 
-  Args:
-    lines: Lines of metrics.jsonl.
-    algorithm: Its name; some draw greedy completions beside the others.
-    group_size: Completions of a prompt.
+  Some algorithms draw greedy completions beside the others.
   """
   total = 0
   for line in lines:
@@ -385,14 +379,9 @@ def generated(
 def _of_run(
   folder: pathlib.Path, name: str, share: int
 ) -> dict[str, Any] | None:
-  """Numbers of a run; None while it has not ended.
+  """Numbers of a run, in a program of `share` runs; None before its end.
 
   A run whose loss was no longer finite ends without a right answer.
-
-  Args:
-    folder: Its folder.
-    name: The arm.
-    share: Runs of its program, which share the seconds of a step.
   """
   algorithm, _ = split(name)
   result = cells.read_result(folder)
@@ -425,12 +414,7 @@ def is_divergence(error: str) -> bool:
 
 
 def collected(folder: pathlib.Path, size: Size) -> dict[str, Any] | None:
-  """The numbers of all runs of an arm, seeds and learning rates; or None.
-
-  Args:
-    folder: The folder of its sweep, whose name is the arm.
-    size: Amounts of computation.
-  """
+  """The numbers of all runs of an arm, seeds and learning rates; or None."""
   del size
   manifest = cells.read_manifest(folder)
   runs = []
@@ -480,11 +464,9 @@ class Results(arms.Recorded):
     return self._values[arm][what]
 
   def rates(self, arm: str, which: str) -> np.ndarray:
-    """The learning rate of each seed, as a place in `arms.FACTORS` [S].
+    """The place of each seed's learning rate in `FACTORS` [S].
 
-    Args:
-      arm: Its name.
-      which: "default", or "best", which the other seeds choose.
+    It is the "default", or the "best", which the other seeds choose.
     """
     accuracy = self.every(arm, "after")
     if which == "best":

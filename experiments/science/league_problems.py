@@ -39,9 +39,7 @@ def write(folder: pathlib.Path, num_train: int, num_held_out: int) -> None:
 def record(rng: np.random.Generator, split: str) -> dict[str, Any]:
   """Draws a problem with its answer and the text of the teacher.
 
-  Args:
-    rng: Generator of the draws.
-    split: "train" or "test"; no problem is in both, whatever its names.
+  No problem is in both splits, "train" and "test", whatever its names.
   """
 
   def sample(rng: np.random.Generator) -> tuple[int, int, int, int, int]:

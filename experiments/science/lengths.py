@@ -196,10 +196,8 @@ class Results(arms.Recorded):
   def score(self, arm: str, what: str) -> np.ndarray | None:
     """Returns a score of each seed [S].
 
-    Args:
-      arm: Its name.
-      what: Name in `DRAWN`, for its value at the end; "growth/length" and the
-        like, for that minus the value at the start; or "elr" against `all`.
+    It is a name in `DRAWN` at the end; "growth/length" and the like, that minus
+    the value at the start; or "elr" against `all`, None while that is missing.
     """
     if arm == BASE:
       return None

@@ -162,13 +162,10 @@ class Results:
     return steps, np.array([values for _, values in group.curves])
 
   def scores(self, arm: str, metric: str, when: str) -> np.ndarray | None:
-    """Returns a score of each seed [S]; None if the arm has not ended.
+    """A score "before" or "after" the phase "rl" [S]; None if it has not ended.
 
-    Args:
-      arm: One of `CHOSEN_FROM`.
-      metric: For a bandit, a name in `REGRETS`; for an arm, `EXPLOITED`,
-        `WARNED` or a held-out reward.
-      when: "before" or "after" the phase "rl".
+    For a bandit it is a name in `REGRETS`; for an arm, `EXPLOITED`, `WARNED` or
+    a held-out reward.
     """
     if arm not in self.arms:
       return None

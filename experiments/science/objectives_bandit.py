@@ -66,13 +66,7 @@ def _of(name: str) -> tuple[Algorithm, Any]:
 
 
 def make_batch(name: str, logits: jax.Array, key: jax.Array) -> TrainBatch:
-  """Draws and rewards of a step, with the advantages of an algorithm.
-
-  Args:
-    name: Key of `ALGORITHMS`.
-    logits: Logits [arms] of the policy that draws.
-    key: Key of the draws.
-  """
+  """Draws and rewards of a step, with the advantages of an algorithm."""
   algorithm, config = _of(name)
   arm_key, reward_key = jax.random.split(key)
   num_rows = NUM_GROUPS * GROUP_SIZE
@@ -132,10 +126,7 @@ def train(
 ) -> jax.Array:  # [steps + 1, 2]
   """Regrets of a policy, uniform at first, before and after each step.
 
-  Args:
-    name: Key of `ALGORITHMS`.
-    seed: Seed [] of the draws.
-    num_steps: Number of steps of gradient descent, each on 64 new draws.
+  Each step is one of gradient descent on 64 new draws.
   """
 
   def step(logits, key):

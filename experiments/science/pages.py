@@ -105,12 +105,7 @@ def values_of(
 
 
 def missing(names: Iterable[str], ended: Collection[str]) -> Iterator[str]:
-  """Names the arms that have not been run; yields nothing if all have ended.
-
-  Args:
-    names: The arms of the experiment.
-    ended: Arms that have left numbers.
-  """
+  """Names the arms that have not been run; yields nothing if all have ended."""
   absent = [name for name in names if name not in ended]
   if absent:
     shown = ", ".join(f"`{name}`" for name in absent)
@@ -180,13 +175,7 @@ def cell(values: np.ndarray | None, digits: int = 3) -> str:
 def table(
   head: Sequence[str], rows: Iterable[Iterable[str]], first: str = "---"
 ) -> Iterator[str]:
-  """The lines of a table.
-
-  Args:
-    head: Names of the columns.
-    rows: The cells of each row.
-    first: Alignment of the first column.
-  """
+  """The lines of a table; `first` is the alignment of the first column."""
   yield f"| {' | '.join(head)} |".replace("|  |", "| |")
   yield f"|{first}{'|---' * (len(head) - 1)}|"
   for row in rows:

@@ -170,11 +170,9 @@ class Results(flips.Results):
   def score(self, arm: str, what: str) -> np.ndarray:
     """Returns a score of each seed [S].
 
-    Args:
-      arm: Its name.
-      what: "located"; "located/K", with the error in the segment K; "r/NAME",
-        a correlation; "after", the accuracy at the end; or "area", the mean
-        accuracy over the completions that were drawn.
+    It is "located"; "located/K", with the error in the segment K; "r/NAME", a
+    correlation; "after", the accuracy at the end; or "area", the mean accuracy
+    over the completions that were drawn.
     """
     seeds = self._found[arm]["seeds"]
     kind, _, name = what.partition("/")

@@ -48,11 +48,8 @@ def make_task(
 ) -> Task:
   """Addition with a scratchpad by a teacher who may leave out its last steps.
 
-  Args:
-    level: Digits of both operands.
-    skip: Probability of a working without its last steps; the number of steps
-      kept is uniform, from none to all but one.
-    teacher_error: Probability with which the teacher forgets a carry.
+  With probability `skip` a working has fewer steps, uniformly from none to all
+  but one. `teacher_error` is the probability of a forgotten carry.
   """
   task = add.make(level=level, scratchpad=True, teacher_error=teacher_error)
 
@@ -69,18 +66,10 @@ def make_task(
 def working(
   operands: np.ndarray, level: int, wrong: int = NO_ERROR
 ) -> list[int]:
-  """A completion that adds by columns, with the carry of one column flipped.
+  """Tokens that add by columns, with the carry of one column flipped.
 
   The steps after the flip follow from it, so the rest is consistent and the
-  answer is wrong.
-
-  Args:
-    operands: Both numbers [2].
-    level: Number of digits of both.
-    wrong: The column, from the right; `NO_ERROR`: none.
-
-  Returns:
-    Its tokens.
+  answer is wrong. Columns are counted from the right; `NO_ERROR` is none.
   """
   a, b = (int(x) for x in operands)
   text, answer, carry = "<think>", 0, 0
@@ -233,13 +222,7 @@ def _entropy(
 def located(
   credits: np.ndarray, wrong: np.ndarray, level: int
 ) -> dict[str, object]:
-  """Statistics of how often the credits locate the error.
-
-  Args:
-    credits: Credits of wrong completions [B, K].
-    wrong: Index of the segment with the error [B].
-    level: Number of segments that may have an error.
-  """
+  """Statistics of how often credits [B, K] locate the errors `wrong` [B]."""
   is_found = credits.argmin(axis=1) == wrong
   return {
     "located": float(is_found.mean()),
@@ -257,12 +240,7 @@ def of_prefixes(
 ) -> np.ndarray:  # [B, K]
   """V(s_0) … V(s_{K−1}) of workings of `level` steps, K = level + 1.
 
-  Args:
-    run: Run with the policy.
-    given: The workings.
-    level: Number of steps of each working.
-    num_samples: Number of completions from each prefix.
-    seed: Seed of the draws.
+  `num_samples` completions are drawn from each prefix.
   """
   policy = run.loaded.policy
   task = add.make(level=level, scratchpad=True)

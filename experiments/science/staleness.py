@@ -225,13 +225,7 @@ class Results(arms.Recorded):
     return trained / drawn
 
   def score(self, arm: str, what: str) -> np.ndarray:
-    """Returns a score of each seed [S].
-
-    Args:
-      arm: Its name.
-      what: The accuracy at the "start" or the "end", or the "least" one; or
-        the mean "gap" of all steps.
-    """
+    """The "start", "end" or "least" accuracy, or the mean "gap" [S]."""
     if what == "gap":
       return self.series(arm, what).mean(axis=1)
     values = self.series(arm, "held_out")

@@ -147,10 +147,7 @@ class Results(arms.Recorded):
   ) -> np.ndarray | None:
     """Mean over domains at the end, of each seed [S]; None while it is missing.
 
-    Args:
-      arm: Its name; `base` is the warm start, which GRPO's runs have evaluated.
-      domains: Names in `DOMAINS`.
-      what: "accuracy" or "overlap".
+    GRPO's runs have evaluated the warm start, `base`.
     """
     place = 0 if arm == BASE else -1
     arm = GRPO if arm == BASE else arm

@@ -113,12 +113,7 @@ class Source:
   def cell(
     self, root: pathlib.Path, overrides: Mapping[str, Any], prefix: str = ""
   ) -> Cell:
-    """The cell with these overrides.
-
-    Args:
-      root: Folder of the sweep.
-      overrides: Dotted name -> number, text, bool or tuple of them.
-      prefix: The prefix of the name of its folder.
+    """The cell with these overrides: dotted name -> number, text, bool, tuple.
 
     Raises:
       ValueError: A name or a value does not fit the config, or is also set for
@@ -264,12 +259,9 @@ def program(
 ) -> str:
   """Key that is equal for configs that one program can compute.
 
-  Args:
-    config: The config of a run.
-    may_differ: Settings that may differ between runs of one program. Groups may
-      differ in their floats, but not between 0, which leaves a term out, and
-      another value.
-    constant: Settings among them that may not differ.
+  Those that `may_differ` and are not `constant` do not count. Groups among them
+  may differ in their floats, but not between 0, which leaves a term out, and
+  another value.
   """
   settings = log.flatten(json.loads(config.to_json()))
   for name, text in settings.items():
@@ -302,12 +294,7 @@ def check_root(
   """Raises if the root holds runs that are not of these cells.
 
   A sweep may grow. A run that has a checkpoint or a result must have the config
-  that its cell has now.
-
-  Args:
-    root: Folder of the sweep.
-    cells: Cells of the sweep.
-    may_have_more: Whether runs of other cells may stay.
+  that its cell has now. With `may_have_more`, runs of other cells may stay.
 
   Raises:
     ValueError: The root has another sweep, or other settings; the message has
@@ -370,13 +357,8 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
 def read_metric(workdir: pathlib.Path, name: str) -> float | None:
   """Reads a metric at the end of a run.
 
-  Args:
-    workdir: Folder of the run.
-    name: Name of a held-out mean, or of a metric; the last step that logged it
-      counts.
-
-  Returns:
-    The value; None if the run has not ended, or the value was not finite.
+  It is a held-out mean, or a metric of the last step that logged it; None if
+  the run has not ended, or the value was not finite.
 
   Raises:
     KeyError: A run that has ended lacks the metric.

@@ -122,16 +122,9 @@ class Cloud:
 def slurm(
   root: pathlib.Path, cells: Sequence[Cell], parallel: int, flags: str
 ) -> tuple[pathlib.Path, str, list[str]]:
-  """Writes an array of jobs.
+  """The script of an array of jobs, its text, and the command that submits it.
 
-  Args:
-    root: Folder of the sweep, on a disk that all nodes have.
-    cells: Cells that have not ended.
-    parallel: Number of jobs at a time.
-    flags: Flags of sbatch.
-
-  Returns:
-    The script, its text, and the command that submits it.
+  The root is on a disk that all nodes have, and `flags` are those of sbatch.
   """
   cases = "\n".join(
     f"  {number}) exec {shlex.join(cell.command)} ;;"

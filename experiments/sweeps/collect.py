@@ -212,13 +212,7 @@ def as_latex(
 
 
 def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
-  """Draws the metric at the end of each group, and over the steps.
-
-  Args:
-    groups: Groups, at least one of them with a value.
-    metric: Its name.
-    path: PNG file to write.
-  """
+  """Draws the metric at the end of each group, and over the steps."""
   canvas = style.canvas(style.PAGE, max(2.6, 1 + 0.2 * len(groups)))
   ends, curves = canvas.subplots(1, 2, width_ratios=(1, 1.2))
   for place, group in enumerate(groups):

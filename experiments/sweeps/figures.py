@@ -23,14 +23,7 @@ def curve(
 ) -> None:
   """Draws a statistic over seeds, with its 95 % bootstrap interval as a band.
 
-  Args:
-    axes: Panel to draw into.
-    x: Positions on the horizontal axis.
-    values: Values of each seed; one seed has no band.
-    look: Colour, marker and dashes.
-    label: Name of the line.
-    statistic: Statistic over the first axis.
-    **line: Further arguments of `Axes.plot`.
+  One seed has no band. `line` has further arguments of `Axes.plot`.
   """
   every = max(len(x) // 8, 1)
   drawn = look.line(markevery=every, ms=3.2, label=label or None) | line

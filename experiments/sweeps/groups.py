@@ -51,10 +51,6 @@ def collect(
 ) -> tuple[list[Group], dict[str, str]]:
   """Reads the runs of a sweep.
 
-  Args:
-    root: Folder of the sweep.
-    metric: Name of a metric.
-
   Returns:
     The groups, in the order of the sweep; and folder -> reason for each cell
     without a value.

@@ -31,12 +31,9 @@ def escape(text: str) -> str:
 def tabular(
   columns: str, head: Sequence[str], body: Iterable[Sequence[str]]
 ) -> list[str]:
-  """Returns the lines of a LaTeX table.
+  """Returns the lines of a LaTeX table, whose cells are LaTeX already.
 
-  Args:
-    columns: Column format of `tabular`, such as "lS[table-format=1.3]".
-    head: Cells, which are LaTeX already.
-    body: Rows of such cells.
+  `columns` is their format, such as "lS[table-format=1.3]".
   """
   first, *others = (" & ".join(row) + r" \\" for row in (head, *body))
   return [

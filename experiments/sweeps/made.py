@@ -44,11 +44,7 @@ _LENGTH = 12  # Of a hash, in hexadecimal digits.
 
 
 def by(config: str) -> dict[str, Any]:
-  """Origin of the numbers of an arm that are made now.
-
-  Args:
-    config: FILE:ARGUMENT, the file of an experiment.
-  """
+  """Origin of numbers that are made now, by the arm FILE:ARGUMENT."""
   commit = commit_lib.git() or {"commit": None, "dirty": None}
   return {
     "config": config_hash(config),

@@ -150,13 +150,10 @@ def check(
   needed: str,
   *terms: tuple[float, np.ndarray | None],
 ) -> Check:
-  """Makes a check of a contrast.
+  """Makes a check of a contrast of terms; None stands for a missing sample.
 
-  Args:
-    text: Description of the comparison.
-    needed: "below" or "above" 0, the whole interval; "not below" or "not above"
-      are their opposites.
-    *terms: Terms as in `contrast`; None for a sample that is missing.
+  Needed is "below" or "above" 0, the whole interval; "not below" or "not above"
+  are their opposites.
   """
   if any(values is None for _, values in terms):
     return Check(text, needed, None, None)
