@@ -11,7 +11,7 @@ import numpy as np
 from experiments.comparison import aggregates
 from experiments.comparison import runs as runs_lib
 from experiments.comparison import scores as scores_lib
-from experiments.comparison.scores import Comparison
+from experiments.comparison.scores import Comparison, Estimate
 from experiments.sweeps import figures, statistics
 from grpo_jax.training.monitor import style
 
@@ -102,15 +102,21 @@ def _rows(axes: Any, found: Comparison, names: Sequence[str]) -> None:
   axes.tick_params(axis="y", length=0)
 
 
-def _mark(
-  axes: Any, place: int, estimate: Any, look: style.FigureStyle
+def mark(
+  axes: Any,
+  place: int,
+  estimate: Estimate | None,
+  look: style.FigureStyle,
+  lw: float = 2,
+  ms: float | None = None,
 ) -> None:
+  """Draws an estimate and its interval in a row."""
   if estimate is None:
     return
   if estimate.low is not None:
     ends = [estimate.low, estimate.high]
-    axes.plot(ends, [place] * 2, color=look.colour, lw=2, alpha=0.5)
-  axes.plot([estimate.value], [place], look.marker, color=look.colour)
+    axes.plot(ends, [place] * 2, color=look.colour, lw=lw, alpha=0.5)
+  axes.plot([estimate.value], [place], look.marker, color=look.colour, ms=ms)
 
 
 def _aggregates(
@@ -124,7 +130,7 @@ def _aggregates(
   canvas, grid = style.panels(1, len(kinds), width, height, sharey=True)
   for kind, axes in zip(kinds, grid[0], strict=True):
     for place, name in enumerate(found.algorithms):
-      _mark(axes, place, found.aggregate(name, kind), looks[name])
+      mark(axes, place, found.aggregate(name, kind), looks[name])
     _rows(axes, found, found.algorithms)
     axes.locator_params(axis="x", nbins=4)
     axes.set_title(kind)
@@ -176,7 +182,7 @@ def _improvement(
   axes = canvas.subplots()
   axes.axvline(0.5, color=style.GREY, lw=0.8)
   for place, name in enumerate(names):
-    _mark(axes, place, found.improvement(name), looks[name])
+    mark(axes, place, found.improvement(name), looks[name])
   _rows(axes, found, names)
   axes.set_xlim(-0.02, 1.02)
   axes.set_xlabel(f"P(better than {found.name(found.baseline)})")

@@ -60,7 +60,7 @@ def digits(table: Table) -> list[int]:
   return found
 
 
-def _text(cell: Cell, digits: int) -> str:
+def text(cell: Cell, digits: int) -> str:
   """Text of a cell in one piece."""
   if cell is None:
     return _NONE
@@ -78,7 +78,7 @@ def _texts(table: Table) -> list[list[str]]:
   """Cells of all rows as text, each cell in one piece."""
   places = digits(table)
   return [
-    [_text(cell, place) for cell, place in zip(row, places, strict=True)]
+    [text(cell, place) for cell, place in zip(row, places, strict=True)]
     for row in table.rows
   ]
 
@@ -157,7 +157,7 @@ def _latex_cell(cell: Cell, is_wide: bool, digits: int) -> list[str]:
   if isinstance(cell, str):
     return [latex.escape(cell), *more]
   if not isinstance(cell, Estimate):
-    return [_text(cell, digits), *more]
+    return [text(cell, digits), *more]
   value = f"{cell.value:.{digits}f}"
   if cell.low is None or cell.high is None:
     return [value, *more]
@@ -179,7 +179,7 @@ def _format(table: Table, column: int, digits: int) -> str:
   """Column format for siunitx: the digits on both sides of the point."""
   cells = [row[column] for row in table.rows]
   numbers = [x.value if isinstance(x, Estimate) else x for x in cells]
-  shown = [_text(x, digits) for x in numbers if isinstance(x, float | int)]
+  shown = [text(x, digits) for x in numbers if isinstance(x, float | int)]
   whole = max((len(x.lstrip("-").partition(".")[0]) for x in shown), default=1)
   sign = "-" if any(x.startswith("-") for x in shown) else ""
   is_whole = all("." not in x for x in shown)

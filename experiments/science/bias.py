@@ -41,7 +41,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, Scores, conclude, rule, table
+from experiments.science.claims import Rule, conclude, rule, table, unpaired
 from experiments.sweeps import figures, statistics
 from grpo_jax.configs import bias_mcq
 from grpo_jax.training.monitor import guards, style
@@ -230,13 +230,8 @@ def _guarded(guard: str) -> Iterator[Rule]:
 
 def _takes_more(data: str) -> Rule:
   high, low = (Arm(data, teacher).name for teacher in ("p20", "p02"))
-
-  def made(of: Scores):
-    means = (1, of(high, "mean")), (-1, of(low, "mean"))
-    text = f"mean bias, `{high}` − `{low}`"
-    return statistics.check(text, "above", *means)
-
-  return made
+  text = f"mean bias, `{high}` − `{low}`"
+  return unpaired(text, "above", (high, "mean"), (low, "mean"))
 
 
 CLAIMS = table(

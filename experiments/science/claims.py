@@ -43,6 +43,13 @@ def rule(
   return made
 
 
+def unpaired(
+  text: str, needed: str, one: tuple[str, ...], other: tuple[str, ...]
+) -> Rule:
+  """Rule about the difference of two scores with seeds of their own."""
+  return lambda of: check(text, needed, (1, of(*one)), (-1, of(*other)))
+
+
 def difference(
   what: str, one: str, other: str, needed: str = "above", shown: str = ""
 ) -> Rule:

@@ -31,6 +31,7 @@ H2  `frontier` does not: its accuracy at four digits is not below.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm
-from experiments.science.claims import Rule, difference, rule, table
+from experiments.science.claims import difference, rule, table
 from experiments.sweeps import figures
 from grpo_jax.configs import curriculum
 from grpo_jax.training.monitor import style
@@ -242,14 +243,8 @@ class Results(arms.Recorded):
     return values[:, 0 if kind == "start" else -1]
 
 
-def _area(one: str, other: str = "uniform") -> Rule:
-  return difference(f"area/{ALL_DIGITS}", one, other)
-
-
-def _hardest(one: str, needed: str) -> Rule:
-  return difference(f"end/{DOMAINS[-1]}", one, "uniform", needed)
-
-
+_area = functools.partial(difference, f"area/{ALL_DIGITS}")
+_hardest = functools.partial(difference, f"end/{DOMAINS[-1]}", other="uniform")
 CLAIMS = table(
   "B1 Prompts drawn alike are learned from.",
   rule(
@@ -257,15 +252,15 @@ CLAIMS = table(
     *("above", ("uniform", "end/all"), ("uniform", "start/all")),
   ),
   "C1 ADS is better than `uniform`.",
-  _area("ads"),
+  _area("ads", "uniform"),
   "C2 `frontier` is better.",
-  _area("frontier"),
+  _area("frontier", "uniform"),
   "C3 `easy_to_hard` is better.",
-  _area("easy_to_hard"),
+  _area("easy_to_hard", "uniform"),
   "C4 `target` is better.",
-  _area("target"),
+  _area("target", "uniform"),
   "C5 SPO is better.",
-  _area("spo"),
+  _area("spo", "uniform"),
   "C6 ADS is better than `frontier`.",
   _area("ads", "frontier"),
   "G1 ADS has more live groups than `uniform`.",
@@ -275,9 +270,9 @@ CLAIMS = table(
   "G3 `target` has more.",
   difference("live", "target", "uniform"),
   "H1 `easy_to_hard` is worse at four digits.",
-  _hardest("easy_to_hard", "below"),
+  _hardest("easy_to_hard", needed="below"),
   "H2 `frontier` is not.",
-  _hardest("frontier", "not below"),
+  _hardest("frontier", needed="not below"),
 )
 CONFIRMED = "C2 C3 G2 G3 H2"
 REFUTED = "C1 C6"

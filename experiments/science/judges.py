@@ -42,8 +42,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, Scores, rule, table
-from experiments.sweeps.statistics import check
+from experiments.science.claims import Rule, rule, table, unpaired
 from grpo_jax.configs import judge
 from grpo_jax.tasks import verdict
 
@@ -164,11 +163,6 @@ def _believed(arm: str) -> tuple[Rule, Rule]:
   return opinion, _bound(arm, "accuracy", "below", 0.05)
 
 
-def _with_kl(of: Scores):
-  gaps = (1, of("by-truth-kl", "gap")), (-1, of("by-truth", "gap"))
-  return check("gap of `by-truth-kl` − gap of `by-truth`", "below", *gaps)
-
-
 CLAIMS = table(
   "T1 A judge that has learned from the truth teaches.",
   _bound("by-truth", "early", "above", 0.8),
@@ -183,7 +177,10 @@ CLAIMS = table(
   _bound("itself", "gap", "above", 0.2),
   _falls("itself", "judgement", "before"),
   "K1 A KL of 0.05 narrows the gap.",
-  _with_kl,
+  unpaired(
+    "gap of `by-truth-kl` − gap of `by-truth`",
+    *("below", ("by-truth-kl", "gap"), ("by-truth", "gap")),
+  ),
   "V1 A verifier beside the judge closes the hole.",
   _bound("by-marks-verifier", "accuracy", "above", 0.9),
 )

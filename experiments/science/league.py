@@ -33,6 +33,7 @@ K2  And it ends below GRPO.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 import shutil
@@ -42,7 +43,7 @@ from typing import Any, NamedTuple
 import ml_collections
 import numpy as np
 
-from experiments.comparison import aggregates
+from experiments.comparison import aggregates, figure, tables
 from experiments.comparison.runs import Run
 from experiments.comparison.scores import Comparison, Estimate
 from experiments.science import arms, pages
@@ -737,14 +738,6 @@ def _missing(name: str, ended: Sequence[str]) -> str:
   return ENTRIES[name].shown + where
 
 
-def _text(estimate: Estimate | None) -> str:
-  if estimate is None:
-    return "–"
-  if estimate.low is None:
-    return f"{estimate.value:.3f}"
-  return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
 def _number(values: np.ndarray | None, digits: int) -> str:
   return "–" if values is None else f"{values.mean():.{digits}f}"
 
@@ -813,6 +806,7 @@ def _row(results: Results, arm: str, shown: str) -> str:
   return f"| {' | '.join(found)} |"
 
 
+_text = functools.partial(tables.text, digits=3)
 _KINDS = ("groups", "one completion a prompt", "a critic")
 _ROW = 0.135  # Inches.
 
@@ -831,15 +825,16 @@ def plot(path: pathlib.Path, results: Results) -> None:
   canvas, grid = style.panels(1, 3, style.PAGE, height, sharey=True)
   reached, better, rates = grid[0]
   looks = style.looks(_KINDS)
+  mark = functools.partial(figure.mark, lw=1.5, ms=3)
   for place, name in enumerate(names):
     look = looks[kind(name)]
     best = results.comparison("best")
     default = results.comparison("default").aggregate(name, "IQM")
-    _mark(reached, place, best.aggregate(name, "IQM"), look)
+    mark(reached, place, best.aggregate(name, "IQM"), look)
     if default is not None:
       reached.plot(default.value, place, "|", color=style.GREY, ms=5)
     if name != BASELINE:
-      _mark(better, place, results.improvement(name), look)
+      mark(better, place, results.improvement(name), look)
     _rates(rates, place, name, look, results)
   style.label(reached, "Right, all tasks", "interquartile mean")
   style.label(better, "Against GRPO", "P(better than GRPO)")
@@ -860,18 +855,6 @@ def plot(path: pathlib.Path, results: Results) -> None:
   reached.plot([], [], "|", color=style.GREY, ms=5, label="at the default rate")
   style.shared_legend(canvas, [reached])
   style.save(canvas, path)
-
-
-def _mark(
-  axes: Any, place: int, estimate: Estimate | None, look: style.FigureStyle
-) -> None:
-  """Draws an estimate and its interval in a row."""
-  if estimate is None:
-    return
-  if estimate.low is not None:
-    ends = [estimate.low, estimate.high]
-    axes.plot(ends, [place] * 2, color=look.colour, lw=1.5, alpha=0.5)
-  axes.plot(estimate.value, place, look.marker, color=look.colour, ms=3)
 
 
 def _rates(

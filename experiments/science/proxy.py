@@ -37,9 +37,8 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, Scores, rule, table
+from experiments.science.claims import Rule, rule, table, unpaired
 from experiments.sweeps import statistics
-from experiments.sweeps.statistics import check
 from grpo_jax.configs import iterative
 from grpo_jax.training.monitor import style
 
@@ -160,13 +159,8 @@ _NEITHER, _BOTH = "kl0-r0", "kl04-r10"
 
 
 def _at_the_end(what: str, one: str, other: str, needed: str) -> Rule:
-  """Rule about two arms at the end, whose seeds are not compared in pairs."""
-
-  def made(of: Scores):
-    ends = (1, of(one, what, "after")), (-1, of(other, what, "after"))
-    return check(f"{what} of `{one}` − {what} of `{other}`", needed, *ends)
-
-  return made
+  text = f"{what} of `{one}` − {what} of `{other}`"
+  return unpaired(text, needed, (one, what, "after"), (other, what, "after"))
 
 
 def _narrower(one: str, other: str) -> Rule:

@@ -32,6 +32,7 @@ of 0.8; with 0.08, as in the shorter runs beside TRL, one of 0.14.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import shutil
 from collections.abc import Sequence
@@ -43,8 +44,8 @@ import numpy as np
 from experiments.science import arms, pages
 from experiments.science.arms import Arm, Size
 from experiments.science.claims import difference, rule, table
+from experiments.sweeps import figures
 from grpo_jax.configs import published
-from grpo_jax.training.monitor import style
 
 MODEL = "smollm2"
 # Two of its runs, side by side, would not fit into the memory of a laptop.
@@ -124,17 +125,8 @@ class Results(arms.Recorded):
   names = ARMS
 
 
-def _differences(needed: str):
-  return [
-    difference("after", name, "grpo", needed, shown="accuracy")
-    for name in ("dr_grpo", "dapo", "rloo", "gspo")
-  ]
-
-
-def _above(one: str, other: str, needed: str = "above"):
-  return difference("after", one, other, needed, shown="accuracy")
-
-
+_above = functools.partial(difference, "after", shown="accuracy")
+_OTHERS = ("dr_grpo", "dapo", "rloo", "gspo")  # With a group's baseline.
 CLAIMS = table(
   "L1 All seven learn.",
   *(
@@ -142,9 +134,9 @@ CLAIMS = table(
     for x in ALGORITHMS
   ),
   "G1 No other algorithm with a group's baseline is below GRPO.",
-  *_differences("not below"),
+  *(_above(name, "grpo", "not below") for name in _OTHERS),
   "G2 Nor above it.",
-  *_differences("not above"),
+  *(_above(name, "grpo", "not above") for name in _OTHERS),
   "R1 REINFORCE++ is not above GRPO with GRPO's prompts.",
   _above("reinforce_pp", "grpo", "not above"),
   "M1 More prompts help REINFORCE++.",
@@ -180,15 +172,8 @@ def numbers(results: Results) -> dict[str, Any]:
 
 def plot(path: pathlib.Path, results: Results) -> None:
   """Draws the accuracies at the end with their seeds."""
-  canvas, grid = style.panels(1, 1, style.PAGE, 2.6)
-  axes = grid.ravel()[0]
-  style.label(axes, "SmolLM2-135M on sums", "", "right answers, held out")
-  for place, name in enumerate(results.arms):
-    values = results.series(name, "after")
-    axes.plot([place] * len(values), values, ".", color=style.BLUE, alpha=0.4)
-    axes.plot([place], [values.mean()], "_", color=style.BLUE, markersize=18)
-  axes.set_xticks(range(len(results.arms)))
-  axes.set_xticklabels(
-    [SHAPES[x].text.replace(", ", ",\n") for x in results.arms], fontsize=7
-  )
-  style.save(canvas, path)
+  samples = {
+    SHAPES[x].text.replace(", ", ",\n"): results.scores(x, "after")
+    for x in results.arms
+  }
+  figures.ends(path, "SmolLM2-135M on sums", samples)

@@ -101,10 +101,6 @@ EXACT = "exact-none"
 MARGIN = 0.02  # Of accuracy.
 
 
-def _compared(one: str, other: str, needed: str = "above") -> Rule:
-  return difference("end", one, other, needed, "accuracy")
-
-
 def _loses_little(arm: str) -> Rule:
   def made(of):
     lost = statistics.minus(of(arm, "end"), of(EXACT, "end"))
@@ -123,7 +119,7 @@ CLAIMS = table(
   "G1 float8 is further from the trainer than int8.",
   difference("gap", "float8-none", "int8-none"),
   "Z1 A correction costs nothing where nothing is rounded.",
-  _compared("exact-tis", EXACT, "not below"),
+  staleness.compared("exact-tis", EXACT, "not below"),
   "A1 int8 without a correction loses less than 0.02.",
   _loses_little("int8-none"),
   "A2 float8 without a correction loses less than 0.02.",
@@ -131,9 +127,9 @@ CLAIMS = table(
   "T1 With truncated weights both lose less than 0.02.",
   *map(_loses_little, ("int8-tis", "float8-tis")),
   "B1 Truncated weights help with int8.",
-  _compared("int8-tis", "int8-none"),
+  staleness.compared("int8-tis", "int8-none"),
   "B2 Truncated weights help with float8.",
-  _compared("float8-tis", "float8-none"),
+  staleness.compared("float8-tis", "float8-none"),
 )
 CONFIRMED = "L1 G1 Z1"
 

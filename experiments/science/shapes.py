@@ -34,6 +34,7 @@ Power: the league's differences to GRPO have a standard deviation of 0.03 to
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -43,8 +44,8 @@ import numpy as np
 
 from experiments.science import arms, league, pages
 from experiments.science.arms import Arm
-from experiments.science.claims import Rule, difference, table
-from grpo_jax.training.monitor import style
+from experiments.science.claims import difference, table
+from experiments.sweeps import figures
 
 GROUP_SIZES = {"groups": 8, "single": 1}
 SHAPES = {
@@ -118,10 +119,7 @@ class Results(arms.Recorded):
     return np.mean([self.series(arm, what) for arm in found], axis=0)
 
 
-def _above(one: str, other: str) -> Rule:
-  return difference("after", one, other, shown="accuracy")
-
-
+_above = functools.partial(difference, "after", shown="accuracy")
 CLAIMS = table(
   "A1 REINFORCE++ is above GRPO in the league's shapes.",
   _above("reinforce_pp-single", "grpo-groups"),
@@ -164,16 +162,9 @@ def numbers(results: Results) -> dict[str, Any]:
 
 def plot(path: pathlib.Path, results: Results) -> None:
   """Draws the mean accuracies with their seeds."""
-  canvas, grid = style.panels(1, 1, style.PAGE, 2.6)
-  axes = grid.ravel()[0]
-  style.label(axes, "Mean over three tasks", "", "right answers, held out")
   known = [x for x in SHAPES if results.scores(x, "after") is not None]
-  for place, shape in enumerate(known):
-    values = results.scores(shape, "after")
-    axes.plot([place] * len(values), values, ".", color=style.BLUE, alpha=0.4)
-    axes.plot([place], [values.mean()], "_", color=style.BLUE, markersize=18)
-  axes.set_xticks(range(len(known)))
-  axes.set_xticklabels(
-    [SHAPES[x].text.replace(" with", "\nwith") for x in known], fontsize=7
-  )
-  style.save(canvas, path)
+  samples = {
+    SHAPES[x].text.replace(" with", "\nwith"): results.scores(x, "after")
+    for x in known
+  }
+  figures.ends(path, "Mean over three tasks", samples)

@@ -37,6 +37,7 @@ D2  To mask completions is better than that: `mis-s16` − `tis-s16` is above 0.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -244,13 +245,12 @@ class Results(arms.Recorded):
 FRESH = "none-s0"
 
 
-def _compared(one: str, other: str, needed: str) -> Rule:
-  return difference("end", one, other, needed, "accuracy")
+compared = functools.partial(difference, "end", shown="accuracy")
 
 
 def _each(staleness: int) -> Iterator[Rule]:
   for name in list(CORRECTIONS)[1:]:
-    yield _compared(f"{name}-s{staleness}", FRESH, "not below")
+    yield compared(f"{name}-s{staleness}", FRESH, "not below")
 
 
 CLAIMS = table(
@@ -260,31 +260,31 @@ CLAIMS = table(
     *("above", (FRESH, "end"), (FRESH, "start")),
   ),
   "A1 One update costs nothing.",
-  _compared("none-s1", FRESH, "not below"),
+  compared("none-s1", FRESH, "not below"),
   "A2 Four updates cost accuracy.",
-  _compared("none-s4", FRESH, "below"),
+  compared("none-s4", FRESH, "below"),
   "A3 Sixteen updates cost more than four.",
-  _compared("none-s16", "none-s4", "below"),
+  compared("none-s16", "none-s4", "below"),
   "Z1 Corrections cost nothing where nothing is old.",
   *_each(0),
   "B1 Truncated weights help after 16 updates.",
-  _compared("tis-s16", "none-s16", "above"),
+  compared("tis-s16", "none-s16", "above"),
   "B2 The mask of tokens helps after 16 updates.",
-  _compared("dis-s16", "none-s16", "above"),
+  compared("dis-s16", "none-s16", "above"),
   "B3 The mask of completions helps after 16 updates.",
-  _compared("mis-s16", "none-s16", "above"),
+  compared("mis-s16", "none-s16", "above"),
   "B4 To leave bad completions out helps after 16 updates.",
-  _compared("opsm-s16", "none-s16", "above"),
+  compared("opsm-s16", "none-s16", "above"),
   "B5 To leave out all that has moved helps after 16 updates.",
-  _compared("reject-s16", "none-s16", "above"),
+  compared("reject-s16", "none-s16", "above"),
   "R1 After four updates corrections make up for all of it.",
   *_each(4),
   "R2 After 16 updates corrections make up for all of it.",
   *_each(16),
   "D1 To mask tokens is better than to truncate their weights.",
-  _compared("dis-s16", "tis-s16", "above"),
+  compared("dis-s16", "tis-s16", "above"),
   "D2 To mask completions is better than to truncate weights of tokens.",
-  _compared("mis-s16", "tis-s16", "above"),
+  compared("mis-s16", "tis-s16", "above"),
 )
 CONFIRMED = "L1 A2 A3 Z1 B1 B3 B4 B5"
 REFUTED = "A1 R1 R2"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,19 @@ def curve(
   if len(values) > 1:
     low, high = statistics.interval(values, statistic)
     style.band(axes, x, low, high, look.colour)
+
+
+def ends(path: pathlib.Path, title: str, samples: Mapping[str, Any]) -> None:
+  """A figure of the right answers of arms at the end: the seeds and means."""
+  canvas, grid = style.panels(1, 1, style.PAGE, 2.6)
+  axes = grid.ravel()[0]
+  style.label(axes, title, "", "right answers, held out")
+  for place, values in enumerate(samples.values()):
+    axes.plot([place] * len(values), values, ".", color=style.BLUE, alpha=0.4)
+    axes.plot([place], [values.mean()], "_", color=style.BLUE, markersize=18)
+  axes.set_xticks(range(len(samples)))
+  axes.set_xticklabels(samples, fontsize=7)
+  style.save(canvas, path)
 
 
 def bars(
