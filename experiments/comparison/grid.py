@@ -36,17 +36,11 @@ BOOK = "compare.json"
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-  """Algorithm or task, with its settings.
+  """Algorithm or task, with its settings."""
 
-  Attributes:
-    label: The text of the flag: NAME or NAME:SETTING=VALUE:….
-    name: Its name.
-    settings: Setting -> number, text or truth value.
-  """
-
-  label: str
+  label: str  # The text of the flag: NAME or NAME:SETTING=VALUE:….
   name: str
-  settings: Mapping[str, Any]
+  settings: Mapping[str, Any]  # Setting -> number, text or truth value.
 
 
 @dataclasses.dataclass(frozen=True)

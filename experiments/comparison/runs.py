@@ -37,26 +37,18 @@ _IGNORED = (*run_lib.MAY_CHANGE, "seed", "checkpoint", "start_workdir")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """Settings and score of a run.
-
-  Attributes:
-    workdir: Its folder.
-    algorithm, task: Names, unique for their settings.
-    base: Name of the algorithm without settings.
-    seed: Its seed.
-    value: Metric at the end; None if the run has none.
-    why: Reason why the value is missing; empty if there is a value.
-    settings: Settings that differ between algorithms beside their own ones, as
-      text by name: for a warning.
-  """
+  """Settings and score of a run."""
 
   workdir: pathlib.Path
+  # Names, unique for their settings.
   algorithm: str
   task: str
-  base: str
+  base: str  # Name of the algorithm without settings.
   seed: int
-  value: float | None
-  why: str
+  value: float | None  # Metric at the end; None if the run has none.
+  why: str  # Reason why the value is missing; empty if there is a value.
+  # Settings that differ between algorithms beside their own ones, as text by
+  # name: for a warning.
   settings: Mapping[str, str]
 
 

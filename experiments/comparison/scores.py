@@ -31,19 +31,13 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """Difference of an algorithm to the baseline on a task, seed by seed.
-
-  Attributes:
-    algorithm, task: Their names.
-    n: Number of seeds that both have.
-    contrast: Mean difference; None with less than two seeds.
-    p_holm: Its p-value, corrected for all differences of the comparison.
-  """
+  """Difference of an algorithm to the baseline on a task, seed by seed."""
 
   algorithm: str
   task: str
-  n: int
-  contrast: Contrast | None
+  n: int  # Number of seeds that both have.
+  contrast: Contrast | None  # Mean difference; None with less than two seeds.
+  # Its p-value, corrected for all differences of the comparison.
   p_holm: float = float("nan")
 
 

@@ -26,23 +26,14 @@ Cell = str | float | Estimate | None
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """Table of a comparison.
+  """Table of a comparison."""
 
-  Attributes:
-    name: Name of its files, and of its label in LaTeX.
-    title: Title in a few words.
-    caption: Description of the numbers, their runs and their interval.
-    head: A name for each column; the first columns are text.
-    rows: Rows with as many cells as `head` has names.
-    num_text: Number of columns of text.
-  """
-
-  name: str
-  title: str
-  caption: str
-  head: Sequence[str]
-  rows: Sequence[Sequence[Cell]]
-  num_text: int = 1
+  name: str  # Name of its files, and of its label in LaTeX.
+  title: str  # Title in a few words.
+  caption: str  # Description of the numbers, their runs and their interval.
+  head: Sequence[str]  # A name for each column; the first columns are text.
+  rows: Sequence[Sequence[Cell]]  # Rows with as many cells as `head` has names.
+  num_text: int = 1  # Number of columns of text.
 
 
 def digits(table: Table) -> list[int]:

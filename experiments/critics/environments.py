@@ -59,44 +59,32 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-  """Result of one step of an environment.
+  """Result of one step of an environment."""
 
-  Attributes:
-    reward: Reward that training uses.
-    score: Sum of the raw rewards of the episode up to this step.
-    final_observation: Observation after the step. The state's next observation
-      is the same, or the first observation of a new episode.
-    terminated: The episode is over: nothing would follow.
-    truncated: The time was up, and the state was not terminal.
-  """
-
+  # Reward that training uses.
   reward: jax.Array  # []
+  # Sum of the raw rewards of the episode up to this step.
   score: jax.Array  # []
+  # Observation after the step. The state's next observation is the same, or the
+  # first observation of a new episode.
   final_observation: jax.Array  # [D]
+  # The episode is over: nothing would follow.
   terminated: jax.Array  # [] bool
+  # The time was up, and the state was not terminal.
   truncated: jax.Array  # [] bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Environment:
-  """A gymnax environment with automatic reset; one copy, for `vmap`.
+  """A gymnax environment with automatic reset; one copy, for `vmap`."""
 
-  Attributes:
-    inner: The environment of gymnax.
-    params: Its parameters.
-    max_steps: Time limit of an episode, steps.
-    observation_size: Size D of an observation.
-    num_actions: Number of discrete actions, or of dimensions of a continuous
-      one.
-    continuous: Whether actions are real numbers.
-  """
-
-  inner: Any
+  inner: Any  # The environment of gymnax.
   params: Any
-  max_steps: int
-  observation_size: int
+  max_steps: int  # Time limit of an episode, steps.
+  observation_size: int  # Size D of an observation.
+  # Number of discrete actions, or of dimensions of a continuous one.
   num_actions: int
-  continuous: bool
+  continuous: bool  # Whether actions are real numbers.
 
   def reset(self, key: jax.Array) -> State:
     """The start of an episode, and of the statistics."""

@@ -55,29 +55,17 @@ _EASY = "CartPole-v1"
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-  """Grid of settings, in the parts D1, D2 and D3.
+  """Grid of settings, in the parts D1, D2 and D3."""
 
-  Attributes:
-    total_steps: Budget of a cell, environment steps per seed.
-    baselines: Baselines of D1.
-    gammas: Discounts of D1.
-    sweep_gammas: Discounts of D2.
-    sweep_horizons: Horizons of D2.
-    groups: Numbers of environments, of D3.
-    group_gammas: Discounts of D3.
-    group_horizons: Horizons of D3.
-    variants: Whether PPO without a value clip and means over episodes are
-      trained too.
-  """
-
-  total_steps: int
-  baselines: tuple[str, ...]
-  gammas: tuple[float, ...]
-  sweep_gammas: tuple[float, ...]
-  sweep_horizons: tuple[int, ...]
-  groups: tuple[int, ...]
-  group_gammas: tuple[float, ...]
-  group_horizons: tuple[int, ...]
+  total_steps: int  # Budget of a cell, environment steps per seed.
+  baselines: tuple[str, ...]  # Baselines of D1.
+  gammas: tuple[float, ...]  # Discounts of D1.
+  sweep_gammas: tuple[float, ...]  # Discounts of D2.
+  sweep_horizons: tuple[int, ...]  # Horizons of D2.
+  groups: tuple[int, ...]  # Numbers of environments, of D3.
+  group_gammas: tuple[float, ...]  # Discounts of D3.
+  group_horizons: tuple[int, ...]  # Horizons of D3.
+  # Whether PPO without a value clip and means over episodes are trained too.
   variants: bool
 
   def setting(

@@ -13,30 +13,20 @@ _TAIL = training.NUM_BINS // 10  # The last tenth of the budget.
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """Record of a trained cell; the fields are those of its JSON file.
-
-  Attributes:
-    key: The key of the cell.
-    name: The name of the cell.
-    means: Mean return of the episodes that ended in each part of the budget,
-      for each seed [S][NUM_BINS]; 0 where there were none.
-    counts: Number of these episodes [S][NUM_BINS].
-    steps: Environment steps of each seed [S].
-    seconds: Seconds of training, all seeds together.
-    compile_seconds: Seconds of compilation; about 0 for a shared program.
-    date: Day of the training, YYYY-MM-DD.
-    cores: CPU cores of the machine.
-  """
+  """Record of a trained cell; the fields are those of its JSON file."""
 
   key: str
   name: str
+  # Mean return of the episodes that ended in each part of the budget, for each
+  # seed [S][NUM_BINS]; 0 where there were none.
   means: list[list[float]]
-  counts: list[list[int]]
-  steps: list[int]
-  seconds: float
+  counts: list[list[int]]  # Number of these episodes [S][NUM_BINS].
+  steps: list[int]  # Environment steps of each seed [S].
+  seconds: float  # Seconds of training, all seeds together.
+  # Seconds of compilation; about 0 for a shared program.
   compile_seconds: float
-  date: str
-  cores: int
+  date: str  # Day of the training, YYYY-MM-DD.
+  cores: int  # CPU cores of the machine.
 
   def final_scores(self) -> np.ndarray:  # [S]
     """Mean return of the episodes that ended in the last tenth of the budget.

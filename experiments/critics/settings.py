@@ -42,27 +42,17 @@ MEANS = ("steps", "episodes")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """Settings of one cell.
+  """Settings of one cell."""
 
-  Attributes:
-    environment: One of `environments.NAMES`.
-    baseline: One of `BASELINES`.
-    gamma: Discount per step, in [0, 1].
-    horizon: 128, or any number of steps > 0; 0 for whole episodes.
-    num_envs: Copies of the environment: the size of the group.
-    value_clip: Clip range of the critic's loss, in units of return, or None.
-    mean_of: One of `MEANS`.
-    total_steps: Budget, environment steps.
-  """
-
-  environment: str
-  baseline: str
-  gamma: float = 0.99
-  horizon: int = 128
-  num_envs: int = 8
+  environment: str  # One of `environments.NAMES`.
+  baseline: str  # One of `BASELINES`.
+  gamma: float = 0.99  # Discount per step, in [0, 1].
+  horizon: int = 128  # 128, or any number of steps > 0; 0 for whole episodes.
+  num_envs: int = 8  # Copies of the environment: the size of the group.
+  # Clip range of the critic's loss, in units of return, or None.
   value_clip: float | None = 0.2
-  mean_of: str = "steps"
-  total_steps: int = 1_100_000
+  mean_of: str = "steps"  # One of `MEANS`.
+  total_steps: int = 1_100_000  # Budget, environment steps.
 
   def __post_init__(self):
     for name, known in (("baseline", BASELINES), ("mean_of", MEANS)):

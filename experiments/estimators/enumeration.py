@@ -43,32 +43,26 @@ class Completions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """Prompt with a policy and a reward for each completion.
+  """Prompt with a policy and a reward for each completion."""
 
-  Attributes:
-    logits: Logits of the policy that is differentiated; row 0 is the empty
-      prefix, rows 1 to V are those of one token, and so on.
-    rewards: The rewards of each completion.
-    correct: Marks of the right completions; by default those with a reward > 0.
-    step_rewards: Reward of the step that ends at a token; every token ends a
-      step. By default the reward, at the last token.
-    components: Rewards that are added; by default one component.
-    ref_logits: Logits of the reference or the teacher; by default the policy's.
-    old_logits: Logits of the policy that sampled; None: the policy's
-      (on-policy).
-    baseline: Running mean reward of REINFORCE.
-    values: Values of a critic for each prefix; by default those of a perfect
-      critic.
-  """
-
+  # Logits of the policy that is differentiated; row 0 is the empty prefix, rows
+  # 1 to V are those of one token, and so on.
   logits: np.ndarray  # [N, V]
+  # The rewards of each completion.
   rewards: np.ndarray  # [n]
+  # Marks of the right completions; by default those with a reward > 0.
   correct: np.ndarray | None = None  # [n] bool
+  # Reward of the step that ends at a token; every token ends a step. By default
+  # the reward, at the last token.
   step_rewards: np.ndarray | None = None  # [n, T]
+  # Rewards that are added; by default one component.
   components: tuple[np.ndarray, ...] = ()  # each [n]
+  # Logits of the reference or the teacher; by default the policy's.
   ref_logits: np.ndarray | None = None  # [N, V]
+  # Logits of the policy that sampled; None: the policy's (on-policy).
   old_logits: np.ndarray | None = None  # [N, V]
-  baseline: float = 0.0
+  baseline: float = 0.0  # Running mean reward of REINFORCE.
+  # Values of a critic for each prefix; by default those of a perfect critic.
   values: np.ndarray | None = None  # [N]
 
 

@@ -68,32 +68,22 @@ def angle_of(found: Agreement) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Measurements of one estimator.
+  """Measurements of one estimator."""
 
-  Attributes:
-    name: Name in the table.
-    target: Objective whose gradient the mean is compared with.
-    group_size: Group size of all fields that are not by group size.
-    graded: Agreement by group size, with graded rewards.
-    verifier: Agreement by group size, with rewards of 0 and 1.
-    mean: Expected gradient with graded rewards, to find equal estimators.
-    difficulty: c of each prompt alone, with rewards of 0 and 1 and the
-      largest groups.
-    variance: Trace of the covariance of g/c, in units of ‖∇J‖².
-    exponent: d log ‖E g‖ / d log (scale of the rewards).
-    length: Weight of a token in a completion of T tokens, relative to one of
-      a single token; NaN where no reward is read.
-  """
-
-  name: str
-  target: str
-  group_size: int
-  graded: dict[int, Agreement]
+  name: str  # Name in the table.
+  target: str  # Objective whose gradient the mean is compared with.
+  group_size: int  # Group size of all fields that are not by group size.
+  graded: dict[int, Agreement]  # Agreement by group size, with graded rewards.
+  # Agreement by group size, with rewards of 0 and 1.
   verifier: dict[int, Agreement]
+  # Expected gradient with graded rewards, to find equal estimators.
   mean: np.ndarray
+  # c of each prompt alone, with rewards of 0 and 1 and the largest groups.
   difficulty: np.ndarray  # [P]
-  variance: float
-  exponent: float
+  variance: float  # Trace of the covariance of g/c, in units of ‖∇J‖².
+  exponent: float  # d log ‖E g‖ / d log (scale of the rewards).
+  # Weight of a token in a completion of T tokens, relative to one of a single
+  # token; NaN where no reward is read.
   length: float
 
   @property

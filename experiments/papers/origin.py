@@ -26,28 +26,17 @@ UNKNOWN = "–"
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """Record with its origin.
+  """Record with its origin."""
 
-  Attributes:
-    experiment: Name of its experiment.
-    path: Path of the file.
-    kind: "numbers", or "page" if a page is the only record.
-    config: Hash of its config, or `UNKNOWN`.
-    commit: Commit in which it was made, or the one that last changed it.
-    date: Day, YYYY-MM-DD.
-    minutes: Minutes that it took; None if not recorded.
-    stale: Reasons why it is stale; empty if none is known.
-    library: Number of commits to `grpo_jax/` since; None if unknown.
-  """
-
-  experiment: str
+  experiment: str  # Name of its experiment.
   path: str
-  kind: str
-  config: str
-  commit: str
-  date: str
-  minutes: float | None
-  stale: tuple[str, ...]
+  kind: str  # "numbers", or "page" if a page is the only record.
+  config: str  # Hash of its config, or `UNKNOWN`.
+  commit: str  # Commit in which it was made, or the one that last changed it.
+  date: str  # Day, YYYY-MM-DD.
+  minutes: float | None  # Minutes that it took; None if not recorded.
+  stale: tuple[str, ...]  # Reasons why it is stale; empty if none is known.
+  # Number of commits to `grpo_jax/` since; None if unknown.
   library: int | None
 
 
@@ -229,22 +218,16 @@ def _minutes(content: Mapping[str, Any]) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """Page or figure in the repository.
-
-  Attributes:
-    path: Path of the file.
-    kind: "page" or "figure".
-    tables: Tables of a page.
-    commit, date: Commit and date of its last change.
-    behind: Its source files that changed later; `--regenerate` tells whether
-      the output would differ.
-  """
+  """Page or figure in the repository."""
 
   path: str
-  kind: str
-  tables: int
+  kind: str  # "page" or "figure".
+  tables: int  # Tables of a page.
+  # Commit and date of its last change.
   commit: str
   date: str
+  # Its source files that changed later; `--regenerate` tells whether the output
+  # would differ.
   behind: tuple[str, ...]
 
 

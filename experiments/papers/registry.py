@@ -14,28 +14,22 @@ from experiments.sweeps import made
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """Experiment whose outputs git holds.
-
-  Attributes:
-    name: Its name.
-    code: Files and folders that make its numbers; see `made.READERS`.
-    outputs: Pages and figures, which git holds.
-    run: The command that makes the numbers anew, into folders of its own.
-    records: Patterns of the files of numbers. Without any, the pages are the
-      only record.
-    arms: Whether a record NAME.json is of the config file `code[0]` with the
-      argument NAME.
-    write: (folder to write to) writes all outputs from the records.
-    why: Without `write`, the reason why outputs cannot be written again.
-  """
+  """Experiment whose outputs git holds."""
 
   name: str
+  # Files and folders that make its numbers; see `made.READERS`.
   code: tuple[str, ...]
-  outputs: tuple[str, ...]
-  run: str
+  outputs: tuple[str, ...]  # Pages and figures, which git holds.
+  run: str  # The command that makes the numbers anew, into folders of its own.
+  # Patterns of the files of numbers. Without any, the pages are the only
+  # record.
   records: tuple[str, ...] = ()
+  # Whether a record NAME.json is of the config file `code[0]` with the argument
+  # NAME.
   arms: bool = False
+  # (folder to write to) writes all outputs from the records.
   write: Callable[[pathlib.Path], None] | None = None
+  # Without `write`, the reason why outputs cannot be written again.
   why: str = ""
 
 

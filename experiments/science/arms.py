@@ -38,51 +38,33 @@ STOPPED = 143  # Exit status of a program that a signal stopped.
 
 
 class Arm(NamedTuple):
-  """Arm of a comparison.
-
-  Attributes:
-    text: Description of the arm.
-    algorithm: Name of its algorithm.
-    settings: Settings of its own, by dotted name.
-  """
+  """Arm of a comparison."""
 
   text: str
   algorithm: str = "grpo"
+  # Settings of its own, by dotted name.
   settings: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class Size(NamedTuple):
-  """Amounts of computation.
+  """Amounts of computation."""
 
-  Attributes:
-    num_seeds: Number of seeds of each arm.
-    imitation: Number of steps of the arm that all others follow on.
-    steps: Number of steps of each other arm.
-    num_prompts: Number of prompts of a step.
-    num_held_out: Number of prompts of an evaluation.
-  """
-
-  num_seeds: int
-  imitation: int = 0
-  steps: int = 0
-  num_prompts: int = 0
-  num_held_out: int = 0
+  num_seeds: int  # Number of seeds of each arm.
+  imitation: int = 0  # Number of steps of the arm that all others follow on.
+  steps: int = 0  # Number of steps of each other arm.
+  num_prompts: int = 0  # Number of prompts of a step.
+  num_held_out: int = 0  # Number of prompts of an evaluation.
 
 
 @dataclasses.dataclass(frozen=True)
 class Arms:
-  """The arms of an experiment, as NAME or NAME@SIZE.
+  """The arms of an experiment, as NAME or NAME@SIZE."""
 
-  Attributes:
-    names: The names of the arms.
-    sizes: Amounts of computation by name, with "full", which is meant by NAME.
-    base: Arm that all others follow on; "" without one.
-    not_recorded: Arms that others need and that leave no numbers.
-  """
-
-  names: Collection[str]
+  names: Collection[str]  # The names of the arms.
+  # Amounts of computation by name, with "full", which is meant by NAME.
   sizes: Mapping[str, Any]
-  base: str = ""
+  base: str = ""  # Arm that all others follow on; "" without one.
+  # Arms that others need and that leave no numbers.
   not_recorded: Collection[str] = ()
 
   def parsed(self, argument: str) -> tuple[str, Any]:
@@ -131,19 +113,12 @@ def changed(
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """Runs of an experiment that a command has to make.
-
-  Attributes:
-    module: The experiment.
-    root: Folder of all runs.
-    out: Folder of the files ARM.json.
-    size: Name of the size of each arm.
-  """
+  """Runs of an experiment that a command has to make."""
 
   module: Any
-  root: pathlib.Path
-  out: pathlib.Path
-  size: str = "full"
+  root: pathlib.Path  # Folder of all runs.
+  out: pathlib.Path  # Folder of the files ARM.json.
+  size: str = "full"  # Name of the size of each arm.
 
   @property
   def amounts(self) -> Any:

@@ -73,18 +73,12 @@ class Arm(NamedTuple):
   In `mixed-p05-kl001-cap` 3 of 4 prompts are the flipped item ("alone": all
   are), the teacher names the stereotype in 5 of 100 answers, the KL coefficient
   is 0.001, and the influence cap is on.
-
-  Attributes:
-    data: Key of `SHARES`, the share of flipped prompts.
-    teacher: Key of `TEACHERS`, the bias of the warm start.
-    kl: Key of `KL`, the KL coefficient.
-    guard: Key of `GUARDS`, the guards that are on.
   """
 
-  data: str = "mixed"
-  teacher: str = _TEACHER
-  kl: str = _KL
-  guard: str = "none"
+  data: str = "mixed"  # Key of `SHARES`, the share of flipped prompts.
+  teacher: str = _TEACHER  # Key of `TEACHERS`, the bias of the warm start.
+  kl: str = _KL  # Key of `KL`, the KL coefficient.
+  guard: str = "none"  # Key of `GUARDS`, the guards that are on.
 
   @property
   def name(self) -> str:

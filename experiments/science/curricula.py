@@ -72,25 +72,15 @@ TEACHER_ERROR = 0.6  # Probability of a carry that the teacher forgets.
 
 
 class Size(NamedTuple):
-  """Amounts of computation.
+  """Amounts of computation."""
 
-  Attributes:
-    num_seeds: Number of seeds of each arm.
-    imitation: Number of steps of `base`.
-    steps: Number of steps of each other arm.
-    every: Steps between evaluations.
-    batch: Number of completions of a step.
-    pool: Number of prompts to choose from.
-    held_out: Number of prompts of an evaluation, equally many of each number of
-      digits.
-  """
-
-  num_seeds: int
-  imitation: int
-  steps: int
-  every: int
-  batch: int
-  pool: int
+  num_seeds: int  # Number of seeds of each arm.
+  imitation: int  # Number of steps of `base`.
+  steps: int  # Number of steps of each other arm.
+  every: int  # Steps between evaluations.
+  batch: int  # Number of completions of a step.
+  pool: int  # Number of prompts to choose from.
+  # Number of prompts of an evaluation, equally many of each number of digits.
   held_out: int
 
   @property

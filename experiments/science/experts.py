@@ -51,24 +51,16 @@ class Size(NamedTuple):
   `sequential` in `steps` steps, the experts in fewer each, and `opd-full` and
   `opd-token` in the steps that remain. The experts keep completions of that
   number of steps in all; these are the budget of `sft-experts`.
-
-  Attributes:
-    num_seeds: Number of seeds of each arm.
-    imitation: Number of steps of `base`.
-    steps: Number of steps of `mixed`, and of `sequential` in all its phases.
-    expert_steps: Number of steps of each expert.
-    on_experts: Number of steps of `sft-experts`.
-    num_prompts: Number of held-out prompts of each domain.
-    gradient_prompts: Prompts of a gradient; a domain has four gradients.
   """
 
-  num_seeds: int
-  imitation: int
+  num_seeds: int  # Number of seeds of each arm.
+  imitation: int  # Number of steps of `base`.
+  # Number of steps of `mixed`, and of `sequential` in all its phases.
   steps: int
-  expert_steps: int
-  on_experts: int
-  num_prompts: int
-  gradient_prompts: int
+  expert_steps: int  # Number of steps of each expert.
+  on_experts: int  # Number of steps of `sft-experts`.
+  num_prompts: int  # Number of held-out prompts of each domain.
+  gradient_prompts: int  # Prompts of a gradient; a domain has four gradients.
 
   @property
   def keep_steps(self) -> int:

@@ -68,16 +68,11 @@ FOLDER = pathlib.Path("runs/league/problems")  # Of the files of `words`.
 
 
 class Entry(NamedTuple):
-  """An algorithm of the league.
+  """An algorithm of the league."""
 
-  Attributes:
-    shown: Its name on the page.
-    group_size: Completions that are drawn of a prompt.
-    settings: Fields of its config that are not its defaults.
-  """
-
-  shown: str
-  group_size: int = 8
+  shown: str  # Its name on the page.
+  group_size: int = 8  # Completions that are drawn of a prompt.
+  # Fields of its config that are not its defaults.
   settings: Mapping[str, Any] = {}
 
 
@@ -142,25 +137,15 @@ BASES = tuple(f"base-{task}" for task in TASKS)
 
 
 class Size(NamedTuple):
-  """Amounts of computation.
+  """Amounts of computation."""
 
-  Attributes:
-    num_seeds: Number of seeds of each arm.
-    imitation: Number of steps of the warm start, by task.
-    batch: Number of completions of a step.
-    steps: Number of steps of each arm, in all its phases.
-    critic_steps: Number of these steps that train the critic alone.
-    held_out: Number of problems of an evaluation.
-    records: Number of problems in words to train on.
-  """
-
-  num_seeds: int
-  imitation: Mapping[str, int]
-  batch: int
-  steps: int
-  critic_steps: int
-  held_out: int
-  records: int
+  num_seeds: int  # Number of seeds of each arm.
+  imitation: Mapping[str, int]  # Number of steps of the warm start, by task.
+  batch: int  # Number of completions of a step.
+  steps: int  # Number of steps of each arm, in all its phases.
+  critic_steps: int  # Number of these steps that train the critic alone.
+  held_out: int  # Number of problems of an evaluation.
+  records: int  # Number of problems in words to train on.
 
 
 SIZES = {

@@ -40,17 +40,12 @@ from grpo_jax.training.monitor import style
 
 
 class Size(NamedTuple):
-  """Amounts of computation.
+  """Amounts of computation."""
 
-  Attributes:
-    num_seeds: Number of seeds of each arm.
-    steps: Steps of imitation and of reinforcement, by the kind of the arms.
-    chain: Steps of a chain of the arms `chain-…`; a fourth is a context.
-  """
-
-  num_seeds: int
+  num_seeds: int  # Number of seeds of each arm.
+  # Steps of imitation and of reinforcement, by the kind of the arms.
   steps: Mapping[str, tuple[int, int]]
-  chain: int
+  chain: int  # Steps of a chain of the arms `chain-…`; a fourth is a context.
 
 
 def _sizes(width: int) -> dict[str, Any]:

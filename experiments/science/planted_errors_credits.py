@@ -86,17 +86,13 @@ def working(
 
 
 class Workings(NamedTuple):
-  """Completions of problems.
+  """Completions of problems."""
 
-  Attributes:
-    operands: Operands of the problems, int [B, 2].
-    tokens, mask: The completions, int and bool [B, T].
-    wrong: The column of the planted error, `NO_ERROR` for none, int [B].
-  """
-
-  operands: np.ndarray
+  operands: np.ndarray  # Operands of the problems, int [B, 2].
+  # The completions, int and bool [B, T].
   tokens: np.ndarray
   mask: np.ndarray
+  # The column of the planted error, `NO_ERROR` for none, int [B].
   wrong: np.ndarray
 
   @property
@@ -136,16 +132,12 @@ def settings() -> RREDCoTConfig:
 
 
 class Found(NamedTuple):
-  """Measurements of segments [B, K].
+  """Measurements of segments [B, K]."""
 
-  Attributes:
-    credits: Credits of RREDCoT: the gain of a segment in the probability of a
-      right answer.
-    entropy: Mean entropy of the distributions of its tokens, nats.
-  """
-
+  # Credits of RREDCoT: the gain of a segment in the probability of a right
+  # answer.
   credits: np.ndarray
-  entropy: np.ndarray
+  entropy: np.ndarray  # Mean entropy of the distributions of its tokens, nats.
 
 
 def found(run, given: Workings) -> Found:

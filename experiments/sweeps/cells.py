@@ -58,19 +58,14 @@ _MAX_ERROR_LINES = 100
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """Cell of a sweep.
+  """Cell of a sweep."""
 
-  Attributes:
-    overrides: Differences from the config of the file: dotted name -> value.
-    arguments: Arguments of `experiments.train`, without --workdir.
-    config: Config that results from them.
-    workdir: Folder of the run, in the root.
-  """
-
+  # Differences from the config of the file: dotted name -> value.
   overrides: dict[str, Any]
+  # Arguments of `experiments.train`, without --workdir.
   arguments: tuple[str, ...]
-  config: ml_collections.ConfigDict
-  workdir: pathlib.Path
+  config: ml_collections.ConfigDict  # Config that results from them.
+  workdir: pathlib.Path  # Folder of the run, in the root.
 
   @property
   def command(self) -> list[str]:
@@ -83,15 +78,10 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """A config file with `sweep` or `search`.
+  """A config file with `sweep` or `search`."""
 
-  Attributes:
-    config: FILE or FILE:ARGUMENT.
-    common: Overrides of every cell, from the command line.
-  """
-
-  config: str
-  common: Mapping[str, Any]
+  config: str  # FILE or FILE:ARGUMENT.
+  common: Mapping[str, Any]  # Overrides of every cell, from the command line.
 
   def function(self, name: str) -> Callable[..., Any]:
     """The function `name` of the file, as one of a single argument.

@@ -16,33 +16,22 @@ from experiments.sweeps import statistics
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """A metric over seeds.
+  """A metric over seeds."""
 
-  Attributes:
-    mean, iqm: Mean and interquartile mean; None without a value.
-    low, high: Interval of the mean; None below two values.
-  """
-
-  mean: float | None
-  low: float | None
+  mean: float | None  # None without a value.
+  low: float | None  # Interval of the mean; None below two values.
   high: float | None
-  iqm: float | None
+  iqm: float | None  # Interquartile mean; None without a value.
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """Cells that differ in the seed alone.
+  """Cells that differ in the seed alone."""
 
-  Attributes:
-    overrides: Overrides that they share.
-    num_cells: Number of cells.
-    values: Metric of the cells that have it.
-    curves: (steps [N], values [N]) of the metric in the log, for these cells.
-  """
-
-  overrides: dict[str, Any]
-  num_cells: int
-  values: list[float]
+  overrides: dict[str, Any]  # Overrides that they share.
+  num_cells: int  # Number of cells.
+  values: list[float]  # Metric of the cells that have it.
+  # (steps [N], values [N]) of the metric in the log, for these cells.
   curves: list[tuple[np.ndarray, np.ndarray]]
 
 

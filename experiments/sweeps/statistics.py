@@ -94,21 +94,16 @@ def contrast(terms: Iterable[tuple[float, np.ndarray]]) -> Contrast:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-  """Comparison that a conclusion needs.
+  """Comparison that a conclusion needs."""
 
-  Attributes:
-    text: Description of the comparison.
-    needed: Condition on the interval.
-    contrast: Contrast with its interval; None while a cell is missing.
-    holds: Whether the condition holds; None while a cell is missing.
-    bootstrap: Its percentile-bootstrap interval over seeds, which does not
-      decide: with five seeds it is too narrow.
-  """
-
-  text: str
-  needed: str
+  text: str  # Description of the comparison.
+  needed: str  # Condition on the interval.
+  # Contrast with its interval; None while a cell is missing.
   contrast: Contrast | None
+  # Whether the condition holds; None while a cell is missing.
   holds: bool | None
+  # Its percentile-bootstrap interval over seeds, which does not decide: with
+  # five seeds it is too narrow.
   bootstrap: tuple[float, float] | None = None
 
   @property
