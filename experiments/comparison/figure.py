@@ -34,7 +34,7 @@ def write(
     ImportError: matplotlib is not installed.
     ValueError: A run has not logged the quantity of the horizontal axis.
   """
-  looks = style.looks(found.algorithms, _base_of(found), _variant_of(found))
+  looks = _looks(found)
   drawn: dict[str, Any] = {"curves": _curves(found, looks, x, width)}
   if any(found.matrix(name) is not None for name in found.algorithms):
     drawn["aggregates"] = _aggregates(found, looks, width)
@@ -50,18 +50,17 @@ def write(
   return written
 
 
-def _base_of(found: Comparison) -> Any:
+def _looks(found: Comparison) -> dict[str, style.FigureStyle]:
+  """Looks of algorithms, whose variants are alike in colour."""
   bases = {run.algorithm: run.base for run in found.runs}
-  return lambda name: bases[name]
-
-
-def _variant_of(found: Comparison) -> Any:
-  """Makes the function from a name to its variant of the algorithm, from 0."""
   variants: dict[str, list[str]] = {}
-  bases = {run.algorithm: run.base for run in found.runs}
   for name in found.algorithms:
     variants.setdefault(bases[name], []).append(name)
-  return lambda name: variants[bases[name]].index(name)
+  return style.looks(
+    found.algorithms,
+    bases.__getitem__,
+    lambda name: variants[bases[name]].index(name),
+  )
 
 
 def _curves(

@@ -77,13 +77,10 @@ def parse(text: str) -> Variant:
 
 def _value(text: str) -> Any:
   try:
-    return ast.literal_eval(text.capitalize() if _is_truth(text) else text)
+    is_truth = text.lower() in ("true", "false")
+    return ast.literal_eval(text.capitalize() if is_truth else text)
   except (ValueError, SyntaxError):
     return text
-
-
-def _is_truth(text: str) -> bool:
-  return text.lower() in ("true", "false")
 
 
 def cells(

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from experiments.comparison import scores as scores_lib
 from experiments.comparison.scores import Comparison, Estimate
-from experiments.sweeps import latex, statistics
+from experiments.sweeps import latex, pages, statistics
 from grpo_jax import ranges
 
 _NONE = "–"
@@ -76,14 +76,12 @@ def _texts(table: Table) -> list[list[str]]:
 
 def markdown(table: Table) -> str:
   """A heading, the table, and its caption."""
+  numbers = len(table.head) - table.num_text
+  align = ["---"] * table.num_text + ["---:"] * numbers
   lines = [
     f"## {table.title}",
     "",
-    f"| {' | '.join(table.head)} |",
-    "|---" * table.num_text
-    + "|---:" * (len(table.head) - table.num_text)
-    + "|",
-    *(f"| {' | '.join(row)} |" for row in _texts(table)),
+    *pages.table(table.head, _texts(table), align),
     "",
     table.caption,
   ]

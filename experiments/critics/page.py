@@ -13,7 +13,7 @@ from experiments.critics import environments, protocol
 from experiments.critics.protocol import HORIZONS, Cell, Profile
 from experiments.critics.results import Record
 from experiments.critics.settings import Setting
-from experiments.sweeps import statistics
+from experiments.sweeps import pages, statistics
 from experiments.sweeps.statistics import Conclusion
 
 _NONE = "–"
@@ -61,9 +61,10 @@ def markdown(
     " chosen. Gymnax has neither HalfCheetah nor Humanoid, so Pendulum stands"
     " in for HalfCheetah.",
     "",
-    "| | published conclusion | verdict | checks that hold |",
-    "|---|---|---|---|",
-    *(_summary(x) for x in found),
+    *pages.table(
+      ("", "published conclusion", "verdict", "checks that hold"),
+      map(_summary, found),
+    ),
     "",
     f"A verdict is about this budget of {profile.total_steps:,} steps per seed."
     " A conclusion is *confirmed* if all of its checks hold. If one environment"
@@ -99,17 +100,16 @@ def markdown(
   return "\n".join(lines) + "\n"
 
 
-def _summary(conclusion: Conclusion) -> str:
+def _summary(conclusion: Conclusion) -> list[str]:
   holds = [check.holds for check in conclusion.checks]
   others = {
     "open": sum(check.is_open for check in conclusion.checks),
     "not trained yet": holds.count(None),
   }
   rest = "".join(f"; {n} {text}" for text, n in others.items() if n)
-  return (
-    f"| {conclusion.name} | {conclusion.claim} | **{conclusion.verdict}** |"
-    f" {holds.count(True)} of {len(holds)}{rest} |"
-  )
+  count = f"{holds.count(True)} of {len(holds)}{rest}"
+  verdict = f"**{conclusion.verdict}**"
+  return [conclusion.name, conclusion.claim, verdict, count]
 
 
 def _iqm(scores: np.ndarray | None) -> str:
@@ -123,11 +123,8 @@ def _iqm(scores: np.ndarray | None) -> str:
 def _comparison(
   profile: Profile, scores: Mapping[Setting, np.ndarray]
 ) -> Iterator[str]:
-  yield (
-    "| environment | horizon | `ppo` | `grpo` | `grpo` − `ppo` | Welch p |"
-    " Mann-Whitney p |"
-  )
-  yield "|---|---|---|---|---|---|---|"
+  head = ("environment", "horizon", "`ppo`", "`grpo`", "`grpo` − `ppo`")
+  rows = []
   for name, horizon in itertools.product(environments.NAMES, HORIZONS):
     ppo, grpo = (
       scores.get(profile.setting(name, baseline, horizon))
@@ -141,10 +138,9 @@ def _comparison(
       difference = statistics.text(found, 1)
       welch = statistics.p_text(found.p)
       rank = statistics.p_text(scipy.stats.mannwhitneyu(grpo, ppo).pvalue)
-    yield (
-      f"| {name} | {horizon} | {_iqm(ppo)} | {_iqm(grpo)} | {difference} |"
-      f" {welch} | {rank} |"
-    )
+    iqms = _iqm(ppo), _iqm(grpo)
+    rows.append([name, str(horizon), *iqms, difference, welch, rank])
+  return pages.table((*head, "Welch p", "Mann-Whitney p"), rows)
 
 
 def _variants(
@@ -161,8 +157,7 @@ def _variants(
     " table has the mean ± the standard deviation over seeds."
   )
   yield ""
-  yield "| environment | horizon | as published | variant | |"
-  yield "|---|---|---|---|---|"
+  rows = []
   for (baseline, others), name, horizon in itertools.product(
     variants.items(), environments.NAMES, HORIZONS
   ):
@@ -172,10 +167,11 @@ def _variants(
     values = [_spread(scores.get(x)) for x in settings]
     if values[1] == _NONE:
       continue
-    yield (
-      f"| {name} | {horizon} | `{names[0]}` {values[0]} | {values[1]} |"
-      f" `{names[1]}` |"
-    )
+    usual, variant = (f"`{x}`" for x in names)
+    cells = [f"{usual} {values[0]}", values[1], variant]
+    rows.append([name, str(horizon), *cells])
+  head = ("environment", "horizon", "as published", "variant", "")
+  yield from pages.table(head, rows)
 
 
 def _spread(scores: np.ndarray | None) -> str:
@@ -205,15 +201,18 @@ def _table(
     " of a cell in the folder `cells` has the hash as its name."
   )
   yield ""
-  yield "| hash | cell | mean ± sd | IQM [95 %] | area ± sd | s | compile s |"
-  yield "|---|---|---|---|---|---|---|"
-  for cell in cells:
-    record = records.get(cell.setting)
-    if record is None:
-      continue
-    scores = record.final_scores()
-    yield (
-      f"| `{cell.key}` | {cell.name} | {_spread(scores)} | {_iqm(scores)} |"
-      f" {_spread(record.areas())} | {record.seconds:.0f} |"
-      f" {record.compile_seconds:.0f} |"
-    )
+  head = ("hash", "cell", "mean ± sd", "IQM [95 %]", "area ± sd", "s")
+  rows = (
+    [
+      f"`{cell.key}`",
+      cell.name,
+      _spread(record.final_scores()),
+      _iqm(record.final_scores()),
+      _spread(record.areas()),
+      f"{record.seconds:.0f}",
+      f"{record.compile_seconds:.0f}",
+    ]
+    for cell in cells
+    if (record := records.get(cell.setting)) is not None
+  )
+  yield from pages.table((*head, "compile s"), rows)

@@ -110,11 +110,11 @@ def _scatter(axes: Any, groups: Sequence[list[Row]], reference: float) -> None:
   axes.set_xlim(-2, max(found[:, 0].max(initial=0.0) + 5, 10))
   heights = found[:, 1] if near else np.ones(1)
   axes.set_ylim(heights.min() / 1.25, heights.max() * 1.25)
-  ticks = [x for x in (0.5, 0.7, 1, 1.4, 2, 3, 4, 6)]
   low, high = axes.get_ylim()
+  ticks = (0.5, 0.7, 1, 1.4, 2, 3, 4, 6)
   axes.set_yticks([x for x in ticks if low < x < high])
   axes.yaxis.set_major_formatter("{x:g}")
-  axes.yaxis.set_minor_locator(_no_ticks())
+  axes.yaxis.minorticks_off()
   axes.set_xlabel("angle between the expected gradient and ∇J (degrees)")
   axes.set_ylabel("variance, relative to REINFORCE")
   axes.set_title(
@@ -130,12 +130,6 @@ def _scatter(axes: Any, groups: Sequence[list[Row]], reference: float) -> None:
     0.995, 0.02, outside, transform=axes.transAxes, ha="right", fontsize=8
   )
   _place(axes, found, [_label(family) for family in near])
-
-
-def _no_ticks() -> Any:
-  from matplotlib import ticker
-
-  return ticker.NullLocator()
 
 
 def _by_size(axes: Any, groups: Sequence[list[Row]]) -> None:

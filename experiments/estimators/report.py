@@ -45,7 +45,9 @@ def main(argv: Sequence[str]) -> int:
   out = flags_lib.existing_folder(_OUT)
   with jax.enable_x64(True):
     rows = measurements.measure_all(chosen)
-    reference = _reference_variance()
+    # REINFORCE without a baseline, at the main group size.
+    sizes = (measurements.MAIN_SIZE,)
+    reference = measurements.measure("reinforce", sizes).variance
     # About no algorithm in particular: on the whole page only.
     parts = [] if _ALGORITHMS.value else measurements.combinations()
   written, drawn = out / "estimators.md", out / "estimators.png"
@@ -54,11 +56,6 @@ def main(argv: Sequence[str]) -> int:
   figure.plot(rows, reference, drawn)
   print(f"{len(rows)} rows: {written}, {drawn}")
   return 0
-
-
-def _reference_variance() -> float:
-  """Variance of REINFORCE without a baseline at the main group size."""
-  return measurements.measure("reinforce", (measurements.MAIN_SIZE,)).variance
 
 
 if __name__ == "__main__":

@@ -729,15 +729,13 @@ def _number(values: np.ndarray | None, digits: int) -> str:
 
 def _table(results: Results, said: Mapping[str, str]) -> Iterator[str]:
   """The table of all tasks together."""
-  yield (
-    "| | algorithm | mean, default | mean, best | IQM, best | P(better) |"
-    " verdict | seconds |"
-  )
-  yield "|---:|---" + "|---" * 5 + "|---:|"
   default, best = (results.comparison(x) for x in ("default", "best"))
-  for place, name in enumerate(results.ranked(), 1):
+
+  def row(place: int, name: str) -> list[str]:
     is_base = name == BASELINE
-    cells = [
+    return [
+      str(place) if name in results.complete else "–",
+      ENTRIES[name].shown,
       _text(default.aggregate(name, "mean")),
       _text(best.aggregate(name, "mean")),
       _text(best.aggregate(name, "IQM")),
@@ -745,8 +743,13 @@ def _table(results: Results, said: Mapping[str, str]) -> Iterator[str]:
       "" if is_base else said.get(name, "–"),
       _number(results.scores(name, "seconds", "best"), 1),
     ]
-    number = str(place) if name in results.complete else "–"
-    yield f"| {number} | {ENTRIES[name].shown} | {' | '.join(cells)} |"
+
+  head = ("", "algorithm", "mean, default", "mean, best", "IQM, best")
+  return pages.table(
+    (*head, "P(better)", "verdict", "seconds"),
+    itertools.starmap(row, enumerate(results.ranked(), 1)),
+    ["---:", *["---"] * 6, "---:"],
+  )
 
 
 def _overlapping(results: Results, said: Mapping[str, str]) -> int:
@@ -768,27 +771,31 @@ def _tasks(results: Results) -> Iterator[str]:
     before = results.of_arm(f"{names[0]}-{task}", "before", "default")
     yield f"### `{task}`: {text}\n"
     yield f"The warm starts have {_number(before, 3)}.\n"
-    yield (
-      "| algorithm | accuracy, default | accuracy, best | rates | length |"
-      " entropy | completions | seconds |"
+    yield from pages.table(
+      ("algorithm", "accuracy, default", "accuracy, best", "rates", *_COLUMNS),
+      (_row(results, f"{x}-{task}", ENTRIES[x].shown) for x in names),
+      ["---"] * 4 + ["---:"] * 4,
     )
-    yield "|---|---|---|---|" + "---:|" * 4
-    for name in names:
-      yield _row(results, f"{name}-{task}", ENTRIES[name].shown)
     yield ""
 
 
-def _row(results: Results, arm: str, shown: str) -> str:
+_COLUMNS = {
+  "length": 2,
+  "entropy": 3,
+  "completions": 0,
+  "seconds": 1,
+}  # Digits.
+
+
+def _row(results: Results, arm: str, shown: str) -> list[str]:
   counts = np.bincount(results.rates(arm, "best"), minlength=len(FACTORS))
-  columns = {"length": 2, "entropy": 3, "completions": 0, "seconds": 1}
-  found = [
+  return [
     shown,
     pages.cell(results.of_arm(arm, "after", "default")),
     pages.cell(results.of_arm(arm, "after", "best")),
     " / ".join(map(str, counts)),
-    *(_number(results.of_arm(arm, x, "best"), n) for x, n in columns.items()),
+    *(_number(results.of_arm(arm, x, "best"), n) for x, n in _COLUMNS.items()),
   ]
-  return f"| {' | '.join(found)} |"
 
 
 _text = functools.partial(tables.text, digits=3)

@@ -328,24 +328,33 @@ def _costs(results: Results) -> Iterator[str]:
       yield f"- `{name}`: {ARMS[name].text}; {seconds / 60:.1f} minutes."
 
 
+_RED = style.FigureStyle(style.RED, "^")
+_BLUE = style.FigureStyle(style.BLUE, "s")
 _ALGORITHMS = {
-  "bandit-grpo": ("GRPO", style.RED, "^"),
-  "bandit-mo_grpo": ("MO-GRPO", style.BLUE, "s"),
-  "bandit-gdpo": ("GDPO", style.GREEN, "D"),
+  "bandit-grpo": ("GRPO", _RED),
+  "bandit-mo_grpo": ("MO-GRPO", _BLUE),
+  "bandit-gdpo": ("GDPO", style.FigureStyle(style.GREEN, "D")),
 }
 _OF_TEXTS = {
-  name.replace("bandit", "multi"): how for name, how in _ALGORITHMS.items()
-} | {"multi-mo_grpo-empty": ("MO-GRPO, empty thoughts", style.GREY, "o")}
+  name.replace("bandit", "multi"): look for name, look in _ALGORITHMS.items()
+} | {
+  "multi-mo_grpo-empty": (
+    "MO-GRPO, empty thoughts",
+    style.FigureStyle(style.GREY, "o"),
+  )
+}
 _OF_LANGUAGES = {
-  "language-with": ("with the reward", style.BLUE, "s"),
-  "language-without": ("without", style.RED, "^"),
+  "language-with": ("with the reward", _BLUE),
+  "language-without": ("without", _RED),
 }
 _OF_VERIFIERS = {
-  ("language-buggy", "accuracy_buggy"): ("buggy: its score", style.RED, "^"),
-  ("language-buggy", "accuracy"): ("buggy: right answers", style.RED, "v"),
-  ("language-honest", "accuracy"): ("right verifier", style.BLUE, "s"),
+  ("language-buggy", "accuracy_buggy"): ("buggy: its score", _RED),
+  ("language-buggy", "accuracy"): (
+    "buggy: right answers",
+    style.FigureStyle(style.RED, "v"),
+  ),
+  ("language-honest", "accuracy"): ("right verifier", _BLUE),
 }
-_Style = tuple[str, str, str]
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
@@ -358,11 +367,11 @@ def plot(path: pathlib.Path, results: Results) -> None:
   for one, metric in zip(
     axes[1], ("accuracy", "brevity", "politeness"), strict=True
   ):
-    curves = {(arm, metric): how for arm, how in _OF_TEXTS.items()}
+    curves = {(arm, metric): look for arm, look in _OF_TEXTS.items()}
     _lines(one, results, curves)
     one.set_title(f"MULTI: {metric}")
   for one, metric in zip(axes[2], ("language", "accuracy"), strict=False):
-    curves = {(arm, metric): how for arm, how in _OF_LANGUAGES.items()}
+    curves = {(arm, metric): look for arm, look in _OF_LANGUAGES.items()}
     _lines(one, results, curves)
     one.set_ylim(-0.03, 1.03)
   axes[2, 0].set_title("LANGUAGE: share of language A")
@@ -379,20 +388,11 @@ def plot(path: pathlib.Path, results: Results) -> None:
   style.save(canvas, path)
 
 
-def _band(
-  axes: Any,
-  steps: np.ndarray,  # [N]
-  values: np.ndarray,  # [S, N]
-  how: _Style,
-) -> None:
-  label, colour, marker = how
-  figures.curve(axes, steps, values, style.FigureStyle(colour, marker), label)
-
-
 def _bandit(axes: Any, results: Results, place: int) -> None:
   for name in filter(results.arms.__contains__, BANDITS):
     steps, regrets = results.regrets(name)
-    _band(axes, steps, regrets[..., place], _ALGORITHMS[name])
+    label, look = _ALGORITHMS[name]
+    figures.curve(axes, steps, regrets[..., place], look, label)
   axes.set_xlabel("step")
   axes.set_ylim(bottom=0)
 
@@ -406,12 +406,12 @@ def _plane(axes: Any, results: Results) -> None:
       str(arm), place, (4, 4), textcoords="offset points", color=style.GREY
     )
   for name in filter(results.arms.__contains__, BANDITS):
-    label, colour, marker = _ALGORITHMS[name]
+    label, look = _ALGORITHMS[name]
     _, regrets = results.regrets(name)
     axes.plot(
       *regrets[:, -1].T,
-      marker,
-      color=colour,
+      look.marker,
+      color=look.colour,
       fillstyle="none",
       ms=6 if name == "bandit-gdpo" else 3.5,  # They end in the same places.
       label=label,
@@ -423,14 +423,17 @@ def _plane(axes: Any, results: Results) -> None:
 
 
 def _lines(
-  axes: Any, results: Results, curves: Mapping[tuple[str, str], _Style]
+  axes: Any,
+  results: Results,
+  curves: Mapping[tuple[str, str], tuple[str, style.FigureStyle]],
 ) -> None:
-  for (arm, metric), how in curves.items():
+  for (arm, metric), (label, look) in curves.items():
     if arm not in results.arms:
       continue
     steps, values = results.curve(arm, f"reward/{metric}")
     first = steps.min()
-    _band(axes, steps - first + 1, np.array(list(map(_smooth, values))), how)
+    smooth = np.array(list(map(_smooth, values)))
+    figures.curve(axes, steps - first + 1, smooth, look, label)
   axes.set_xlabel("step of reinforcement learning")
 
 

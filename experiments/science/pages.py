@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from experiments.sweeps import statistics
-from experiments.sweeps.pages import paragraph
+from experiments.sweeps.pages import paragraph, table
 from experiments.sweeps.statistics import Conclusion
 
 # Of the machine on which the recorded numbers were made, whatever machine
@@ -114,22 +114,22 @@ def missing(names: Iterable[str], ended: Collection[str]) -> Iterator[str]:
 is undecided, unless another of its checks does not hold already.""")
 
 
-def verdicts(found: Iterable[Conclusion]) -> Iterator[str]:
+def verdicts(found: Sequence[Conclusion]) -> Iterator[str]:
   """The table of all claims, with how many of their checks hold."""
   yield paragraph("""
 "Not confirmed" does not mean "refuted". The section "The checks" says of each
 check that does not hold whether the opposite was seen ("no"), or whether the
 seeds do not decide ("open").""")
-  yield (
-    "| | claim | verdict | checks that hold | that do not hold | without runs |"
+  head = ("", "claim", "verdict", "checks that hold", "that do not hold")
+  counts = [collections.Counter(x.holds for x in one.checks) for one in found]
+  yield from table(
+    (*head, "without runs"),
+    (
+      [one.name, one.claim, f"**{one.verdict}**"]
+      + [str(count[x]) for x in (True, False, None)]
+      for one, count in zip(found, counts, strict=True)
+    ),
   )
-  yield "|---|---|---|---|---|---|"
-  for one in found:
-    counts = collections.Counter(check.holds for check in one.checks)
-    yield (
-      f"| {one.name} | {one.claim} | **{one.verdict}** | {counts[True]} |"
-      f" {counts[False]} | {counts[None]} |"
-    )
 
 
 def rules(module: ModuleType) -> Iterator[str]:
@@ -170,16 +170,6 @@ def cell(values: np.ndarray | None, digits: int = 3) -> str:
   if values is None:
     return "–"
   return statistics.text(statistics.contrast([(1, values)]), digits)
-
-
-def table(
-  head: Sequence[str], rows: Iterable[Iterable[str]], first: str = "---"
-) -> Iterator[str]:
-  """The lines of a table; `first` is the alignment of the first column."""
-  yield f"| {' | '.join(head)} |".replace("|  |", "| |")
-  yield f"|{first}{'|---' * (len(head) - 1)}|"
-  for row in rows:
-    yield f"| {' | '.join(row)} |"
 
 
 def texts(

@@ -149,7 +149,7 @@ def measured(workdir: pathlib.Path, seed: int) -> dict[str, Any]:
   wrong = rng.integers(LEVEL, size=NUM_PROBLEMS)
   with grpo_jax.load(workdir) as run:
     given = credits_lib.workings(operands, wrong, LEVEL)
-    credits = credits_lib.found(run, given).credits
+    credits, _ = credits_lib.found(run, given)
     return {
       **credits_lib.located(credits, wrong, LEVEL),
       "correlation": credits_lib.compared(

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import algorithms
-from grpo_jax.algorithms.rredcot import RREDCoTConfig
 from grpo_jax.ops import logprobs, segments
 from grpo_jax.rollout import sampling
 from grpo_jax.step import models
@@ -126,25 +125,17 @@ def prompts(operands: np.ndarray) -> Prompts:
   )
 
 
-def settings() -> RREDCoTConfig:
-  """Settings of RREDCoT, with segments that end at `;` alone."""
-  return algorithms.make_config("rredcot", entropy_quantile=1.0)
+def found(run, given: Workings) -> tuple[np.ndarray, np.ndarray]:
+  """Credits and entropies [B, K] of the segments of workings, by a run.
 
-
-class Found(NamedTuple):
-  """Measurements of segments [B, K]."""
-
-  # Credits of RREDCoT: the gain of a segment in the probability of a right
-  # answer.
-  credits: np.ndarray
-  entropy: np.ndarray  # Mean entropy of the distributions of its tokens, nats.
-
-
-def found(run, given: Workings) -> Found:
-  """The credits and entropies of the segments of workings, by a run."""
+  A credit of RREDCoT is the gain of a segment in the probability of a right
+  answer. The entropy is the mean over the distributions of its tokens, nats.
+  """
   loaded = run.loaded
   problem, policy = loaded.problem, loaded.policy
-  answers = forced.make(settings(), problem)
+  # Segments end at `;` alone.
+  config = algorithms.make_config("rredcot", entropy_quantile=1.0)
+  answers = forced.make(config, problem)
   num_rows = len(given.tokens)
   of = prompts(given.operands)
   tokens, mask = jnp.asarray(given.tokens), jnp.asarray(given.mask)
@@ -186,7 +177,7 @@ def found(run, given: Workings) -> Found:
     / ((number == k) & given.mask).sum(axis=1)
     for k in range(num_segments)
   ]
-  return Found(credits[ends].reshape(num_rows, -1), np.stack(means, axis=1))
+  return credits[ends].reshape(num_rows, -1), np.stack(means, axis=1)
 
 
 def _entropy(
@@ -326,12 +317,12 @@ def compared(
   wrong = rng.integers(level, size=num_problems)
   wrong[: num_problems // 2] = NO_ERROR
   given = workings(operands, wrong, level)
-  said = found(run, given)
+  credits, entropy = found(run, given)
   values = of_prefixes(run, given, level, num_samples, seed)
   truth = differences(values, given.rewards)
   return {
-    "credits": correlation(said.credits, truth),
-    "entropy": correlation(shared_by(said.entropy, given.rewards), truth),
+    "credits": correlation(credits, truth),
+    "entropy": correlation(shared_by(entropy, given.rewards), truth),
     "outcome": correlation(
       shared_by(np.ones_like(truth), given.rewards), truth
     ),

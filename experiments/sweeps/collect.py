@@ -32,9 +32,9 @@ import numpy as np
 from absl import flags
 
 from experiments.sweeps import cells as cells_lib
-from experiments.sweeps import figures, latex
+from experiments.sweeps import figures, latex, pages
 from experiments.sweeps import groups as groups_lib
-from experiments.sweeps.groups import Group, Summary
+from experiments.sweeps.groups import Group
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.monitor import style
 from grpo_jax.training.runtime import terminal
@@ -83,12 +83,6 @@ def _number(value: float | None) -> str:
   return f"{value:.3f}" if fixed else f"{value:.3g}"
 
 
-def _interval_text(summary: Summary) -> str:
-  if summary.low is None:
-    return _NONE
-  return f"[{_number(summary.low)}, {_number(summary.high)}]"
-
-
 def _names(groups: Sequence[Group]) -> dict[str, str]:
   """Dotted name -> short name, for all settings that are overridden."""
   return cells_lib.short_names(
@@ -98,10 +92,11 @@ def _names(groups: Sequence[Group]) -> dict[str, str]:
 
 def _statistics(group: Group) -> list[str]:
   summary = groups_lib.summarize(group.values)
+  low, high = map(_number, (summary.low, summary.high))
   return [
     f"{len(group.values)}/{group.num_cells}",
     _number(summary.mean),
-    _interval_text(summary),
+    _NONE if summary.low is None else f"[{low}, {high}]",
     _number(summary.iqm),
   ]
 
@@ -182,9 +177,7 @@ def markdown(
     f"`{metric}` at the end of a run: mean over seeds, its 95 % bootstrap"
     " interval, and the interquartile mean; n of all cells of the group.",
     "",
-    f"| {' | '.join(head)} |",
-    f"|{'---|' * len(head)}",
-    *(f"| {' | '.join(row)} |" for row in body),
+    *pages.table(head, body),
     "",
     _describe_missing(missing),
   ]

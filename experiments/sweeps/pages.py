@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def joined(lines: Iterable[str]) -> str:
@@ -16,3 +16,16 @@ def paragraph(text: str) -> str:
   return (
     textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False) + "\n"
   )
+
+
+def table(
+  head: Sequence[str],
+  rows: Iterable[Iterable[str]],
+  align: Sequence[str] = (),
+) -> Iterator[str]:
+  """The lines of a table; `align` is that of its first columns, as "---:"."""
+  rule = [*align, *["---"] * (len(head) - len(align))]
+  yield f"| {' | '.join(head)} |".replace("|  |", "| |")
+  yield f"|{'|'.join(rule)}|"
+  for row in rows:
+    yield f"| {' | '.join(row)} |"

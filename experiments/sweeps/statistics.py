@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import scipy  # It imports its parts when they are read: stats takes 2 s.
 
+from experiments.sweeps import pages
+
 # For a page with tables of checks.
 WHAT_DECIDES = (
   "The first interval decides, by Student's t or Welch's approximation. The"
@@ -185,11 +187,12 @@ def p_text(value: float) -> str:
 
 def table(checks: Iterable[Check], digits: int) -> Iterator[str]:
   """The lines of a Markdown table, of the checks that could be made."""
-  yield "| comparison | 95 % interval | 95 % bootstrap | needed | holds |"
-  yield "|---|---|---|---|---|"
-  for one in checks:
-    if one.contrast is not None and one.bootstrap is not None:
-      found = text(one.contrast, digits)
-      again = ", ".join(f"{x:.{digits}f}" for x in one.bootstrap)
-      holds = "yes" if one.holds else "open" if one.is_open else "**no**"
-      yield f"| {one.text} | {found} | [{again}] | {one.needed} | {holds} |"
+
+  def row(one: Check) -> list[str]:
+    again = ", ".join(f"{x:.{digits}f}" for x in one.bootstrap)
+    holds = "yes" if one.holds else "open" if one.is_open else "**no**"
+    shown = text(one.contrast, digits)
+    return [one.text, shown, f"[{again}]", one.needed, holds]
+
+  head = ("comparison", "95 % interval", "95 % bootstrap", "needed", "holds")
+  return pages.table(head, (row(x) for x in checks if x.contrast is not None))

@@ -111,7 +111,7 @@ End.
 
 
 def test_a_table_has_a_row_for_each():
-  assert list(pages.table(("a", ""), [["1", "2"]], "---:")) == [
+  assert list(pages.table(("a", ""), [["1", "2"]], ["---:"])) == [
     "| a | |",
     "|---:|---|",
     "| 1 | 2 |",
