@@ -229,6 +229,14 @@ def collected(
   return {"seeds": found}
 
 
+def column(
+  lines: Iterable[Mapping[str, Any]], *names: str, digits: int = 4
+) -> list[float | None]:
+  """Values of the first of these metrics that a line has, rounded, or None."""
+  values = (next((z[x] for x in names if x in z), None) for z in lines)
+  return [None if x is None else round(float(x), digits) for x in values]
+
+
 class Recorded:
   """Arms that have ended; an experiment adds its own numbers.
 

@@ -198,12 +198,9 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
   differ.
   """
   measured = [line for line in lines if _ACCURACY[ALL_DIGITS] in line]
-  found: dict[str, Any] = {
-    name: [round(line[key], 4) for line in measured]
-    for name, key in _ACCURACY.items()
-  }
-  found["live"] = [round(1 - x[_DEAD], 4) for x in lines if _DEAD in x]
-  return found
+  live = [round(1 - x[_DEAD], 4) for x in lines if _DEAD in x]
+  accuracies = {x: arms.column(measured, key) for x, key in _ACCURACY.items()}
+  return {**accuracies, "live": live}
 
 
 class Results(arms.Recorded):

@@ -150,17 +150,15 @@ def of_run(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
   """
   rows = [line for line in lines if line["phase"] == "rl"]
   steps = [row for row in rows if LOGGED["entropy"][0] in row]
-  found: dict[str, list[float | None]] = {}
-  for name, keys in LOGGED.items():
-    key = next((key for key in keys if key in steps[0]), None)
-    if key is not None:
-      found[name] = [
-        None if row[key] is None else round(row[key], 5) for row in steps
-      ]
-  found["held_out"] = [
-    round(row[_EVALUATED], 4) for row in rows if _EVALUATED in row
-  ]
-  return found
+  evaluated = [row for row in rows if _EVALUATED in row]
+  return {
+    **{
+      name: arms.column(steps, *keys, digits=5)
+      for name, keys in LOGGED.items()
+      if any(key in steps[0] for key in keys)
+    },
+    "held_out": arms.column(evaluated, _EVALUATED),
+  }
 
 
 def passes(

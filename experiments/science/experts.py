@@ -165,7 +165,7 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
     "steps": [row["step"] for row in seen],
     "phases": [row["phase"] for row in seen],
     "accuracy": {
-      domain: [round(row[_accuracy(domain)], 5) for row in seen]
+      domain: arms.column(seen, _accuracy(domain), digits=5)
       for domain in DOMAINS
     },
     "tokens": tokens,
@@ -210,28 +210,20 @@ class Results(arms.Recorded):
 
   def tokens(self, arm: str) -> float:
     """Generated tokens of a seed, with those of the experts that it needs."""
-    phases: tuple[str, ...] = ()
-    if arm in _ALGORITHMS:
-      phases = ("rl",)
     if arm == "sft-experts":
       phases = ("rl", "keep")
-    return self._own_tokens(arm) + sum(
-      self._own_tokens(expert, phases) for expert in EXPERTS if phases
-    )
+    else:
+      phases = ("rl",) if arm in _ALGORITHMS else ()
+    experts = sum(self._own_tokens(x, phases) for x in EXPERTS if phases)
+    return self._own_tokens(arm) + experts
 
   def _own_tokens(self, arm: str, phases: Sequence[str] = ()) -> float:
     """Mean over seeds of the tokens that phases of an arm draw themselves."""
     if arm not in self._found:
       return float("nan")
-    counts = [seed["tokens"] for seed in self._found[arm]["seeds"]]
-    return float(
-      np.mean(
-        [
-          sum(x for k, x in c.items() if not phases or k in phases)
-          for c in counts
-        ]
-      )
-    )
+    counts = (seed["tokens"] for seed in self._found[arm]["seeds"])
+    sums = [sum(c[x] for x in phases or c if x in c) for c in counts]
+    return float(np.mean(sums))
 
   def cosines(self, arm: str) -> np.ndarray | None:
     """[S, D, D]; None where they were not measured."""

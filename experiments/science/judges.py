@@ -116,16 +116,11 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
   seen = [line for line in lines if "eval/accuracy" in line]
   # At the start of a phase there is an evaluation without a step.
   seen = seen[:1] + [line for line in seen if "reward/accuracy" in line]
-
-  def column(rows, name, other=""):
-    values = [row.get(name, row.get(other)) for row in rows]
-    return [None if x is None else round(x, 4) for x in values]
-
   return {
-    "verdicts": column(steps, "reward/judge"),
-    "right": column(steps, "reward/accuracy"),
-    "accuracy": column(seen, "eval/domain/sort/accuracy", "eval/accuracy"),
-    "judgement": column(seen, "eval/domain/verdict/accuracy"),
+    "verdicts": arms.column(steps, "reward/judge"),
+    "right": arms.column(steps, "reward/accuracy"),
+    "accuracy": arms.column(seen, "eval/domain/sort/accuracy", "eval/accuracy"),
+    "judgement": arms.column(seen, "eval/domain/verdict/accuracy"),
   }
 
 

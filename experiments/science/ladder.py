@@ -172,18 +172,7 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
   before any was left out.
   """
   steps = [line for line in lines if "completions/generated" in line]
-  return {
-    name: [_rounded(_first(line, keys)) for line in steps]
-    for name, keys in LOGGED.items()
-  }
-
-
-def _first(line: dict[str, Any], keys: tuple[str, ...]) -> float | None:
-  return next((line[key] for key in keys if key in line), None)
-
-
-def _rounded(value: float | None) -> float | None:
-  return None if value is None else round(value, 4)
+  return {name: arms.column(steps, *keys) for name, keys in LOGGED.items()}
 
 
 class Results(arms.Recorded):

@@ -148,10 +148,7 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
   completions, as drawn and before any was left out.
   """
   drawn = [line for line in lines if DRAWN["length"] in line]
-  return {
-    name: [None if row[key] is None else round(row[key], 4) for row in drawn]
-    for name, key in DRAWN.items()
-  }
+  return {name: arms.column(drawn, key) for name, key in DRAWN.items()}
 
 
 def excess_length_reduction(

@@ -99,31 +99,22 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
   lines = [line for line in lines if line["phase"] == "rl"]
   steps = [line for line in lines if "reward/mean" in line]
   length = len(steps) // ITERATIONS
-  scores = np.array([line[CURVES["score"]] for line in steps])
   # The evaluation at the start of a phase repeats that at the end of the last.
   seen = [line for line in lines if _HELD_OUT["accuracy"] in line]
   seen = seen[:1] + [line for line in seen if "reward/mean" in line]
   kept = [0, *range(EVERY - 1, len(steps), EVERY)]
+  rows = [steps[at] for at in kept]
+  scores = [line[CURVES["score"]] for line in steps]
   return {
     "steps": [at + 1 for at in kept],
-    "curves": {
-      name: [_rounded(steps[at].get(key)) for at in kept]
-      for name, key in CURVES.items()
-    },
-    "held_out": {
-      name: [_rounded(line[key]) for line in seen]
-      for name, key in _HELD_OUT.items()
-    },
+    "curves": {x: arms.column(rows, key) for x, key in CURVES.items()},
+    "held_out": {x: arms.column(seen, key) for x, key in _HELD_OUT.items()},
     # Of each iteration, in which the reward model is the same.
     "gains": [
-      _rounded(scores[at + length - 1] - scores[at])
+      round(float(scores[at + length - 1] - scores[at]), 4)
       for at in range(0, len(steps), length)
     ],
   }
-
-
-def _rounded(value: float | None) -> float | None:
-  return None if value is None else round(float(value), 4)
 
 
 class Results(arms.Recorded):
@@ -144,14 +135,10 @@ class Results(arms.Recorded):
       return self.held_out(arm, "ascending") - self.held_out(arm, "accuracy")
     return np.array([seed["held_out"][name] for seed in seeds], float)
 
-  def opinion(self, arm: str) -> np.ndarray:
-    """Rise of the score in each iteration [S, iterations], nats."""
-    return np.array([seed["gains"] for seed in self._found[arm]["seeds"]])
-
   def score(self, arm: str, what: str, when: str = "") -> np.ndarray:
     """The "opinion"; or a gap or held-out mean, "before" or "after" [S]."""
     if what == "opinion":
-      return self.opinion(arm).mean(axis=1)
+      return self.series(arm, "gains").mean(axis=1)
     return self.held_out(arm, what)[:, 0 if when == "before" else -1]
 
 
@@ -194,7 +181,7 @@ CONFIRMED = "H1"
 
 def numbers(results: Results) -> dict[str, Any]:
   """Tables and numbers of the page."""
-  seeds = {name: len(results.opinion(name)) for name in results.arms}
+  seeds = {x: len(results.series(x, "gains")) for x in results.arms}
 
   def row(name: str) -> list[str]:
     accuracy, gap = (results.held_out(name, x) for x in ("accuracy", "gap"))
@@ -203,7 +190,7 @@ def numbers(results: Results) -> dict[str, Any]:
       *(f"`{name}`", str(seeds[name])),
       *(f"{x.mean():.3f}" for x in means),
       pages.cell(gap[:, -1]),
-      f"{results.opinion(name).mean():.2f}",
+      f"{results.series(name, 'gains').mean():.2f}",
       _last(results.curve(name, "agreement")[1]),
       f"{results.seconds(name) / 60:.1f}",
     ]

@@ -250,19 +250,14 @@ def plot(path: pathlib.Path, results: Results) -> None:
   for axes, what in zip(panels, ("accuracy", "overlap"), strict=True):
     axes.set_title(what)
     for shift, (name, look) in enumerate(looks.items()):
-      places, means, lows, highs = [], [], [], []
-      for place, domain in enumerate(DOMAINS):
-        values = results.scores(name, (domain,), what)
-        if values is None:
-          continue
-        low, high = statistics.interval(values)
-        places.append(place + 0.15 * (shift - 1.5))
-        means.append(values.mean())
-        lows.append(values.mean() - low)
-        highs.append(high - values.mean())
-      if places:
+      scores = [results.scores(name, (domain,), what) for domain in DOMAINS]
+      known = [x for x in range(len(scores)) if scores[x] is not None]
+      means = np.array([scores[x].mean() for x in known])
+      ends = np.array([statistics.interval(scores[x]) for x in known])
+      if known:
         axes.errorbar(
-          *(places, means, [lows, highs]),
+          [x + 0.15 * (shift - 1.5) for x in known],
+          *(means, np.abs(ends.T - means)),
           fmt=look.marker,
           color=look.colour,
           label=SHOWN[name],
