@@ -165,10 +165,10 @@ def _regenerate(chosen: Sequence[Experiment]) -> int:
     if experiment.write is None:
       print(f"{experiment.name}: not written again: {experiment.why}")
       continue
-    for one in regenerate.again(experiment, _WRITE.value):
+    for path, state in regenerate.again(experiment, _WRITE.value).items():
       total += 1
-      differ += one.differs
-      print(flags_lib.wrapped(f"{one.path}: {one.state}"), flush=True)
+      differ += state != regenerate.SAME
+      print(flags_lib.wrapped(f"{path}: {state}"), flush=True)
   print(f"{total - differ} of {total} pages and figures have the same bytes.")
   return int(bool(differ))
 

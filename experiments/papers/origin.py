@@ -114,32 +114,21 @@ class History:
 
 def records(experiment: Experiment, history: History) -> Iterator[Record]:
   """Yields all records of an experiment."""
-  files = sorted(
-    path for pattern in experiment.records for path in made.ROOT.glob(pattern)
-  )
-  code = _code(experiment)
+  code = [
+    str(path.relative_to(made.ROOT))  # As git names them.
+    for name in experiment.code
+    for path in made.code_files(made.ROOT / name)
+  ]
+  for pattern in experiment.records:
+    for path in sorted(made.ROOT.glob(pattern)):
+      content = json.loads(path.read_text("utf-8"))
+      yield _record(experiment, path, "numbers", content, code, history)
   if not experiment.records:
     for name in experiment.outputs:
-      yield _dated(experiment, made.ROOT / name, "page", {}, code, history)
-    return
-  for path in files:
-    content = json.loads(path.read_text("utf-8"))
-    about = content.get("made")
-    if about is None:
-      yield _dated(experiment, path, "numbers", content, code, history)
-    else:
-      yield _told(experiment, path, content, about, history)
+      yield _record(experiment, made.ROOT / name, "page", {}, code, history)
 
 
-def _code(experiment: Experiment) -> list[str]:
-  """The files that make its numbers, as git names them."""
-  found = (
-    x for name in experiment.code for x in made.code_files(made.ROOT / name)
-  )
-  return [str(path.relative_to(made.ROOT)) for path in found]
-
-
-def _dated(
+def _record(
   experiment: Experiment,
   path: pathlib.Path,
   kind: str,
@@ -147,57 +136,27 @@ def _dated(
   code: list[str],
   history: History,
 ) -> Record:
-  """Record that only git knows."""
+  """A record by its field "made", or else by what git knows."""
   name = str(path.relative_to(made.ROOT))
-  commit, date = history.last(name)
-  place = history.place(commit) if commit != UNKNOWN else None
-  stale, library = [], None
-  if place is not None:
+  about = content.get("made")
+  if about is None:
+    commit, date = history.last(name)
+    place = history.place(commit)
     # Files that no later commit has touched are the same.
-    if touched := history.differing(commit, history.since(place, code)):
-      names = ", ".join(pathlib.Path(x).name for x in touched)
-      stale.append(f"code: {names}")
-    library = history.library_since(place)
+    files = [] if place is None else history.since(place, code)
+    touched = history.differing(commit, files)
+    names = ", ".join(pathlib.Path(x).name for x in touched)
+    stale = [f"code: {names}"] if touched else []
+    about = {"config": UNKNOWN, "dirty": False}
+    about["date"] = content.get("date", date)
+  else:
+    commit = about["commit"] or UNKNOWN
+    place = history.place(commit)
+    stale = list(_stale(experiment, path, about))
   return Record(
     experiment.name,
     name,
     kind,
-    UNKNOWN,
-    commit,
-    content.get("date", date),
-    _minutes(content),
-    tuple(stale),
-    library,
-  )
-
-
-def _told(
-  experiment: Experiment,
-  path: pathlib.Path,
-  content: Mapping[str, Any],
-  about: Mapping[str, Any],
-  history: History,
-) -> Record:
-  """Record with the field "made"."""
-  stale = []
-  source = made.ROOT / experiment.code[0]
-  if experiment.arms:
-    config = f"{source}:{path.stem}"
-    try:
-      now = made.config_hash(config)
-    except ValueError as error:  # The arm is gone.
-      stale.append(f"config: {overrides.text_of(error)}")
-    else:
-      if now != about["config"]:
-        stale.append(f"config: it is {now} now")
-  if made.code_hash(source) != about["code"]:
-    stale.append("code: the experiment's files have other contents")
-  commit = about["commit"] or UNKNOWN
-  place = history.place(commit) if commit != UNKNOWN else None
-  return Record(
-    experiment.name,
-    str(path.relative_to(made.ROOT)),
-    "numbers",
     about["config"],
     commit + ("+" if about["dirty"] else ""),
     about["date"],
@@ -205,6 +164,23 @@ def _told(
     tuple(stale),
     None if place is None else history.library_since(place),
   )
+
+
+def _stale(
+  experiment: Experiment, path: pathlib.Path, about: Mapping[str, Any]
+) -> Iterator[str]:
+  """Reasons why a record with the field "made" is stale."""
+  source = made.ROOT / experiment.code[0]
+  if experiment.arms:
+    try:
+      now = made.config_hash(f"{source}:{path.stem}")
+    except ValueError as error:  # The arm is gone.
+      yield f"config: {overrides.text_of(error)}"
+    else:
+      if now != about["config"]:
+        yield f"config: it is {now} now"
+  if made.code_hash(source) != about["code"]:
+    yield "code: the experiment's files have other contents"
 
 
 def _minutes(content: Mapping[str, Any]) -> float | None:
@@ -239,7 +215,7 @@ def outputs(experiment: Experiment, history: History) -> Iterator[Output]:
       continue
     is_page = path.suffix == ".md"
     commit, date = history.last(name)
-    place = history.place(commit) if commit != UNKNOWN else None
+    place = history.place(commit)
     behind: list[str] = []
     if place is not None and experiment.records:
       code = pathlib.PurePath(experiment.code[0])

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import tempfile
 
 from experiments.papers.registry import Experiment
 from experiments.sweeps import made
 
-
-@dataclasses.dataclass(frozen=True)
-class Again:
-  """Page or figure that was written again; `state` is the comparison."""
-
-  path: str
-  state: str
-
-  @property
-  def differs(self) -> bool:
-    return self.state != "same bytes"
+SAME = "same bytes"
 
 
-def again(experiment: Experiment, write: bool) -> list[Again]:
-  """Writes outputs from records, and compares them with those in git.
+def again(experiment: Experiment, write: bool) -> dict[str, str]:
+  """Writes outputs from records; path -> how it compares with that in git.
 
   With `write`, those that differ replace the old ones.
 
@@ -32,7 +21,7 @@ def again(experiment: Experiment, write: bool) -> list[Again]:
     FileNotFoundError: The experiment has no records.
   """
   assert experiment.write is not None
-  found = []
+  states = {}
   with tempfile.TemporaryDirectory() as folder:
     out = pathlib.Path(folder)
     experiment.write(out)
@@ -43,13 +32,13 @@ def again(experiment: Experiment, write: bool) -> list[Again]:
       elif not old.exists():
         state = "new"
       elif new.read_bytes() == old.read_bytes():
-        state = "same bytes"
+        state = SAME
       else:
         state = f"differs: {_first(old, new)}"
       if write and state.startswith(("new", "differs")):
         old.write_bytes(new.read_bytes())
-      found.append(Again(name, state))
-  return found
+      states[name] = state
+  return states
 
 
 def _first(old: pathlib.Path, new: pathlib.Path) -> str:

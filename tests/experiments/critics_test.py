@@ -25,7 +25,6 @@ from experiments.critics import (
   training,
 )
 from experiments.sweeps import statistics
-from grpo_jax.ops import returns
 from tests.experiments import command
 
 PPO = settings.Setting("CartPole-v1", "ppo")
@@ -68,7 +67,6 @@ def advantages_of(setting, rollout, gamma=0.99, ema=0.0, iteration=0):
 
 
 # Each operation outside a program would be a program of its own.
-_gae = jax.jit(returns.generalized_advantages)
 _value = jax.jit(policies.value)
 _evaluate = jax.jit(policies.evaluate)
 _mean_and_deviation = jax.jit(losses.mean_and_deviation, static_argnums=2)
@@ -100,20 +98,6 @@ def test_without_a_baseline_advantages_are_monte_carlo_returns():
   setting = dataclasses.replace(PPO, baseline="none")
   found = advantages_of(setting, rollout, gamma=0.9)[0]
   np.testing.assert_allclose(found, monte_carlo(rollout, 0.9), atol=1e-5)
-
-
-def test_gae_without_values_is_monte_carlo():
-  rollout = random_rollout(1)
-  found, targets = _gae(
-    rollout.rewards,
-    np.zeros((4, 6), np.float32),
-    rollout.mask,
-    0.9,
-    1.0,
-    ends=rollout.ends,
-  )
-  np.testing.assert_allclose(found, monte_carlo(rollout, 0.9), atol=1e-5)
-  np.testing.assert_array_equal(found, targets)
 
 
 @pytest.mark.slow
@@ -457,16 +441,12 @@ def test_figures_of_what_is_there(tmp_path):
 @pytest.fixture
 def tiny(monkeypatch):
   """A profile of a few hundred steps, two seeds and one environment."""
-  profile = protocol.Profile(
+  profile = dataclasses.replace(
+    protocol.PROFILES["smoke"],
     total_steps=300,
     baselines=("ppo", "grpo"),
-    gammas=(0.99,),
     sweep_gammas=(0.99, 1.0),
-    sweep_horizons=(128,),
     groups=(8,),
-    group_gammas=(0.99,),
-    group_horizons=(0,),
-    variants=False,
   )
   monkeypatch.setitem(protocol.PROFILES, "tiny", profile)
   return profile

@@ -312,10 +312,7 @@ def test_means_are_over_parts_of_the_steps(module, tmp_path):
 
   seeds = {plain: [log(0.7, False)] * 2, weighed: [log(0.6, True)] * 2}
   seeds["base"] = [module.of_run([{"phase": "sft"}])] * 2
-  for name, found in seeds.items():
-    text = json.dumps({"seeds": found, "seconds": 60})
-    (tmp_path / f"{name}.json").write_text(text)
-  found = module.Results(tmp_path)
+  found = results(module, tmp_path, **seeds)
   assert found.arms == [plain, weighed]
   for what, value in {
     "start": 0.5,
