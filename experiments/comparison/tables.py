@@ -65,7 +65,7 @@ def text(cell: Cell, digits: int) -> str:
   return f"{cell.value:.{digits}f} [{low}, {high}]"
 
 
-def _texts(table: Table) -> list[list[str]]:
+def texts(table: Table) -> list[list[str]]:
   """Cells of all rows as text, each cell in one piece."""
   places = digits(table)
   return [
@@ -81,7 +81,7 @@ def markdown(table: Table) -> str:
   lines = [
     f"## {table.title}",
     "",
-    *pages.table(table.head, _texts(table), align),
+    *pages.table(table.head, texts(table), align),
     "",
     table.caption,
   ]

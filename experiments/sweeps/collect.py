@@ -6,8 +6,8 @@ Cells that differ only in the seed are one group. A group has the mean of the
 last value of --metric in each run, its 95 % bootstrap interval and the
 interquartile mean, with the number of cells behind them as n of all its cells.
 Cells without a value are listed. The program writes into the root
-`results.csv`, `results.md`, `results.tex` (booktabs) and, with the extra
-`plot`, `results.png`.
+`results.csv`, `results.md`, `results.tex` (booktabs, siunitx) and, with the
+extra `plot`, `results.png`.
 
 The interval is that of the percentile bootstrap. With three seeds it is
 practically their range, and covers the true mean less often than 95 times in a
@@ -19,7 +19,6 @@ rounded down, at each end: below four seeds it is the mean.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import importlib.util
 import logging
@@ -31,8 +30,10 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+from experiments.comparison import tables
+from experiments.comparison.tables import Table
 from experiments.sweeps import cells as cells_lib
-from experiments.sweeps import figures, latex, pages
+from experiments.sweeps import figures, pages
 from experiments.sweeps import groups as groups_lib
 from experiments.sweeps.groups import Group
 from grpo_jax.cli import flags as flags_lib
@@ -45,7 +46,6 @@ _METRIC = flags.DEFINE_string(
 )
 _COLUMNS = 80
 _MIN_LABEL = 24
-_NONE = "–"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,10 +53,8 @@ def main(argv: Sequence[str]) -> int:
   del argv
   root, metric = cells_lib.parse_root(_ROOT.value), _METRIC.value
   groups, missing = groups_lib.collect(root, metric)
-  rows = table(groups)
-  write_csv(root / "results.csv", groups, metric)
-  _write(root / "results.md", markdown(rows, missing, metric))
-  _write(root / "results.tex", as_latex(rows, missing, metric))
+  for name, text in texts(groups, missing, metric).items():
+    (root / name).write_text(text, encoding="utf-8")
   terminal.say(console(groups, metric))
   print(f"\n{_describe_missing(missing)}")
   for folder, reason in missing.items():
@@ -72,17 +70,6 @@ def main(argv: Sequence[str]) -> int:
   return 0
 
 
-def _write(path: pathlib.Path, text: str) -> None:
-  path.write_text(text, encoding="utf-8")
-
-
-def _number(value: float | None) -> str:
-  if value is None:
-    return _NONE
-  fixed = value == 0 or 1e-3 <= abs(value) < 1e3
-  return f"{value:.3f}" if fixed else f"{value:.3g}"
-
-
 def _names(groups: Sequence[Group]) -> dict[str, str]:
   """Dotted name -> short name, for all settings that are overridden."""
   return cells_lib.short_names(
@@ -90,41 +77,36 @@ def _names(groups: Sequence[Group]) -> dict[str, str]:
   )
 
 
-def _statistics(group: Group) -> list[str]:
-  summary = groups_lib.summarize(group.values)
-  low, high = map(_number, (summary.low, summary.high))
-  return [
-    f"{len(group.values)}/{group.num_cells}",
-    _number(summary.mean),
-    _NONE if summary.low is None else f"[{low}, {high}]",
-    _number(summary.iqm),
-  ]
+def _count(group: Group) -> str:
+  return f"{len(group.values)}/{group.num_cells}"
 
 
-_STATISTICS = ["n", "mean", "95 % interval", "IQM"]
-
-
-def table(groups: Sequence[Group]) -> list[list[str]]:
-  """A heading, and a row for each group."""
+def table(groups: Sequence[Group], metric: str) -> Table:
+  """The table of a sweep, with a row for each group."""
   names = _names(groups)
-  rows = [[*names.values(), *_STATISTICS]]
-  for group in groups:
-    settings = [
-      cells_lib.flag_value(group.overrides[name])
-      if name in group.overrides
-      else _NONE
-      for name in names
+  rows = [
+    [
+      *(cells_lib.flag_value(group.overrides.get(name, "–")) for name in names),
+      _count(group),
+      *groups_lib.summarize(group.values),
     ]
-    rows.append([*settings, *_statistics(group)])
-  return rows
+    for group in groups
+  ]
+  caption = (
+    f"{metric} at the end of a run: mean over seeds with its 95 % bootstrap"
+    " interval, and interquartile mean; n of all cells of the group."
+  )
+  head = [*names.values(), "n", "mean", "IQM"]
+  return Table("results", metric, caption, head, rows, len(names) + 1)
 
 
 def console(groups: Sequence[Group], metric: str) -> str:
   """The table for a terminal; settings that are too long are wrapped."""
-  names = _names(groups)
-  columns = [_STATISTICS, *(_statistics(group) for group in groups)]
+  rows = tables.texts(table(groups, metric))
+  columns = [["n", "mean, 95 % interval", "IQM"], *(row[-3:] for row in rows)]
   widths = [max(map(len, column)) for column in zip(*columns, strict=True)]
   room = max(_COLUMNS - sum(widths) - 2 * len(widths), _MIN_LABEL)
+  names = _names(groups)
   labels = [
     textwrap.wrap(_label(group, names), room, break_on_hyphens=False)
     for group in groups
@@ -146,62 +128,28 @@ def _label(group: Group, names: Mapping[str, str]) -> str:
   return " ".join(settings) or "(no override)"
 
 
-def write_csv(path: pathlib.Path, groups: Sequence[Group], metric: str) -> None:
-  """Numbers in full; settings by their dotted names, empty where not set."""
-  names = list(_names(groups))
-  with path.open("w", encoding="utf-8", newline="") as file:
-    writer = csv.writer(file)
-    head = ["metric", "n", "num_cells", "mean", "low", "high", "iqm"]
-    writer.writerow([*names, *head])
-    for group in groups:
-      settings = [group.overrides.get(name, "") for name in names]
-      numbers = dataclasses.astuple(groups_lib.summarize(group.values))
-      counts = [len(group.values), group.num_cells]
-      writer.writerow(
-        [*settings, metric, *counts, *("" if x is None else x for x in numbers)]
-      )
-
-
 def _describe_missing(missing: Mapping[str, str]) -> str:
   if not missing:
     return "Every cell has a value."
   return f"Cells without a value, which no number contains: {len(missing)}"
 
 
-def markdown(
-  rows: Sequence[Sequence[str]], missing: Mapping[str, str], metric: str
-) -> str:
-  """The table, and the cells that are missing from it."""
-  head, *body = rows
-  lines = [
-    f"`{metric}` at the end of a run: mean over seeds, its 95 % bootstrap"
-    " interval, and the interquartile mean; n of all cells of the group.",
-    "",
-    *pages.table(head, body),
-    "",
-    _describe_missing(missing),
-  ]
-  if missing:
-    lines.append("")
-  for folder, reason in missing.items():
-    lines.append(f"- `{folder}`: {' '.join(reason.split())}")
-  return "\n".join(lines) + "\n"
-
-
-def as_latex(
-  rows: Sequence[Sequence[str]], missing: Mapping[str, str], metric: str
-) -> str:
-  """Writes the table for a paper; missing cells are comments."""
-  head, *body = ([latex.escape(cell) for cell in row] for row in rows)
-  columns = "l" * (len(head) - len(_STATISTICS)) + "rrcr"
-  lines = [
-    f"% {metric}; needs \\usepackage{{booktabs}}. {_describe_missing(missing)}",
-    *(
-      f"% {folder}: {' '.join(why.split())}" for folder, why in missing.items()
-    ),
-    *latex.tabular(columns, head, body),
-  ]
-  return "\n".join(lines) + "\n"
+def texts(
+  groups: Sequence[Group], missing: Mapping[str, str], metric: str
+) -> dict[str, str]:
+  """File -> the table in it; settings have their dotted names in the CSV."""
+  made, count = table(groups, metric), _describe_missing(missing)
+  head = [*_names(groups), *made.head[-3:]]
+  reasons = {x: " ".join(why.split()) for x, why in missing.items()}
+  markdown = [tables.markdown(made), f"{count}\n"]
+  markdown += [f"- `{folder}`: {why}" for folder, why in reasons.items()]
+  latex = [tables.PREAMBLE, f"% {count}"]
+  latex += [f"% {folder}: {why}" for folder, why in reasons.items()]
+  return {
+    "results.csv": tables.as_csv(dataclasses.replace(made, head=head)),
+    "results.md": pages.joined(markdown),
+    "results.tex": pages.joined([*latex, tables.as_latex(made)]),
+  }
 
 
 def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
@@ -209,22 +157,22 @@ def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
   canvas = style.canvas(style.PAGE, max(2.6, 1 + 0.2 * len(groups)))
   ends, curves = canvas.subplots(1, 2, width_ratios=(1, 1.2))
   for place, group in enumerate(groups):
-    summary = groups_lib.summarize(group.values)
-    if summary.mean is None:
+    mean, _ = groups_lib.summarize(group.values)
+    if mean is None:
       continue
     look = style.look(place)
     ends.plot(
       *(group.values, [place] * len(group.values), look.marker),
       **{"color": look.colour, "alpha": 0.35, "ms": 3},
     )
-    ends.plot([summary.mean], [place], look.marker, color=look.colour)
-    if summary.low is not None:
-      ends.plot([summary.low, summary.high], [place] * 2, color=look.colour)
+    ends.plot([mean.value], [place], look.marker, color=look.colour)
+    if mean.low is not None:
+      ends.plot([mean.low, mean.high], [place] * 2, color=look.colour)
     _draw_curve(curves, group, look)
   names = _names(groups)
   ends.set_yticks(
     range(len(groups)),
-    [f"{_label(g, names)}   {_statistics(g)[0]}" for g in groups],
+    [f"{_label(g, names)}   {_count(g)}" for g in groups],
   )
   ends.set_ylim(len(groups) - 0.5, -0.5)
   style.label(ends, "Seeds, mean, 95 % interval", metric)

@@ -10,18 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.comparison.scores import Estimate
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import statistics
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-  """A metric over seeds."""
-
-  mean: float | None  # None without a value.
-  low: float | None  # Interval of the mean; None below two values.
-  high: float | None
-  iqm: float | None  # Interquartile mean; None without a value.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +58,15 @@ def collect(
   return list(groups.values()), missing
 
 
-def summarize(values: Sequence[float]) -> Summary:
-  """Mean, interval and interquartile mean, as far as they are defined."""
+def summarize(
+  values: Sequence[float],
+) -> tuple[Estimate | None, float | None]:
+  """Mean with its interval, and interquartile mean; None without a value."""
   if not values:
-    return Summary(None, None, None, None)
+    return None, None
   array = np.array(values)
   mean, iqm = float(array.mean()), float(statistics.interquartile_mean(array))
   if len(values) == 1:
-    return Summary(mean, None, None, iqm)
+    return Estimate(mean), iqm
   low, high = statistics.interval(array)
-  return Summary(mean, float(low), float(high), iqm)
+  return Estimate(mean, float(low), float(high)), iqm

@@ -1,11 +1,13 @@
 """Statistics, tables and the list of what is missing, against known answers."""
 
 import csv
+import io
 import itertools
 
 import numpy as np
 import pytest
 
+from experiments.comparison import scores
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import collect, statistics
 from experiments.sweeps import groups as groups_lib
@@ -81,11 +83,11 @@ def test_the_interval_is_that_of_all_resamples():
   # There are 4⁴ equally likely resamples: the exact bootstrap distribution.
   means = [np.mean(draw) for draw in itertools.product(values, repeat=4)]
   low, high = np.quantile(means, [0.025, 0.975])
-  summary = groups_lib.summarize(values)
-  assert summary.mean == pytest.approx(0.4)
-  assert summary.low == pytest.approx(low, abs=0.03)
-  assert summary.high == pytest.approx(high, abs=0.03)
-  assert summary == groups_lib.summarize(values)  # The same at every call.
+  mean, iqm = groups_lib.summarize(values)
+  assert mean.value == pytest.approx(0.4)
+  assert mean.low == pytest.approx(low, abs=0.03)
+  assert mean.high == pytest.approx(high, abs=0.03)
+  assert (mean, iqm) == groups_lib.summarize(values)  # The same at every call.
 
 
 def test_the_interval_of_a_curve_is_taken_step_by_step():
@@ -97,45 +99,37 @@ def test_the_interval_of_a_curve_is_taken_step_by_step():
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
   values = [9.0, 0.0, 1.0, 2.0, 4.0, 5.0, 6.0, 100.0]
-  assert groups_lib.summarize(values).iqm == pytest.approx((2 + 4 + 5 + 6) / 4)
-  assert groups_lib.summarize(values[:3]).iqm == pytest.approx(10 / 3)
+  assert groups_lib.summarize(values)[1] == pytest.approx((2 + 4 + 5 + 6) / 4)
+  assert groups_lib.summarize(values[:3])[1] == pytest.approx(10 / 3)
 
 
 def test_one_seed_has_no_interval_and_none_has_no_mean():
-  assert groups_lib.summarize([0.5]) == groups_lib.Summary(0.5, None, None, 0.5)
-  assert groups_lib.summarize([]) == groups_lib.Summary(None, None, None, None)
+  assert groups_lib.summarize([0.5]) == (scores.Estimate(0.5), 0.5)
+  assert groups_lib.summarize([]) == (None, None)
 
 
 def test_the_tables_say_n_and_what_is_missing(root):
-  groups, missing = groups_lib.collect(root, "eval/accuracy")
-  rows = collect.table(groups)
-  assert rows == [
-    ["learning_rate", "name", "n", "mean", "95 % interval", "IQM"],
-    ["0.1", "–", "3/3", "0.400", "[0.200, 0.700]", "0.400"],
-    ["0.2", "–", "1/2", "0.500", "–", "0.500"],
-    ["0.2", "a_b", "0/1", "–", "–", "–"],
-  ]
-  markdown = collect.markdown(rows, missing, "eval/accuracy")
-  assert "| 0.1 | – | 3/3 | 0.400 | [0.200, 0.700] | 0.400 |\n" in markdown
+  written = collect.texts(
+    *groups_lib.collect(root, "eval/accuracy"), "eval/accuracy"
+  )
+  markdown, latex = (written[f"results.{x}"] for x in ("md", "tex"))
+  assert "| learning_rate | name | n | mean | IQM |\n" in markdown
+  assert "| 0.1 | – | 3/3 | 0.400 [0.200, 0.700] | 0.400 |\n" in markdown
+  assert "| 0.2 | – | 1/2 | 0.500 | 0.500 |\n" in markdown
+  assert "| 0.2 | a_b | 0/1 | – | – |\n" in markdown
   assert "no number contains: 2\n\n- `b1`: failed: loss is nan.\n" in markdown
-  assert "- `c`: not started\n" in markdown
-  latex = collect.as_latex(rows, missing, "eval/accuracy")
-  assert r"learning\_rate & name & n & mean & 95 \% interval & IQM \\" in latex
-  assert r"0.2 & a\_b & 0/1 & -- & -- & -- \\" in latex
+  assert markdown.endswith("- `c`: not started\n")
+  assert r"learning\_rate & name & n & \multicolumn{2}{c}{mean} &" in latex
+  assert r"0.2 & a\_b & 0/1 & {--} &  & {--} \\" in latex
   assert "% b1: failed: loss is nan.\n% c: not started\n" in latex
   assert latex.index(r"\toprule") < latex.index(r"\bottomrule")
-
-
-def test_the_csv_has_full_names_and_numbers(root):
-  groups, _ = groups_lib.collect(root, "eval/accuracy")
-  collect.write_csv(root / "x.csv", groups, "eval/accuracy")
-  with (root / "x.csv").open(newline="", encoding="utf-8") as file:
-    first, second, third = csv.DictReader(file)
-  assert first[RATE] == "0.1"
+  rows = csv.DictReader(io.StringIO(written["results.csv"]))
+  first, second, third = rows
+  assert (first[RATE], first["n"]) == ("0.1", "3/3")
   assert float(first["mean"]) == pytest.approx(0.4)
-  assert float(first["low"]) == pytest.approx(0.2)
-  assert (second["n"], second["num_cells"], second["low"]) == ("1", "2", "")
-  assert (third["data.name"], third["n"], third["mean"]) == ("a_b", "0", "")
+  assert float(first["mean, low"]) == pytest.approx(0.2)
+  assert (second["n"], second["mean, low"]) == ("1/2", "")
+  assert (third["data.name"], third["n"], third["mean"]) == ("a_b", "0/1", "")
 
 
 def test_the_table_fits_a_terminal(root):
