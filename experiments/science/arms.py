@@ -18,6 +18,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -159,6 +160,14 @@ class Job:
     log.write_json(path, numbers | about)
     return 0
 
+  def record_alone(self, arm: str) -> int:
+    """Runs and records an arm, and deletes its checkpoints then."""
+    status = self.record(arm)
+    if not status:
+      for folder in (self.root / arm).glob("*/checkpoints"):
+        shutil.rmtree(folder)
+    return status
+
   def _collected(self, folder: pathlib.Path) -> dict[str, Any] | None:
     if hasattr(self.module, "collected"):
       return self.module.collected(folder, size=self.amounts)
@@ -276,6 +285,10 @@ class Recorded:
   def seconds(self, arm: str) -> float:
     """Seconds of all starts of an arm."""
     return self._found[arm]["seconds"]
+
+  def minutes(self, arm: str) -> str:
+    """Its minutes, in a cell of a table."""
+    return f"{self.seconds(arm) / 60:.1f}"
 
   def series(self, arm: str, what: str) -> np.ndarray | None:
     """Values of all seeds [S, N]; NaN if one is missing, None without any."""

@@ -33,7 +33,7 @@ import itertools
 import pathlib
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -252,19 +252,18 @@ CONFIRMED = "A2 G1 G2 G3 G4 G5"
 def numbers(results: Results) -> dict[str, Any]:
   """Tables and lists of the page."""
 
-  def row(name: str) -> list[str]:
-    before, after, unknown = (
-      f"{results.scores(name, what).mean():.3f}"
-      for what in ("before", "after", "unknown")
-    )
-    rise = pages.cell(results.scores(name, "rise"))
-    minutes = f"{results.seconds(name) / 60:.1f}"
-    return [f"`{name}`", before, after, rise, unknown, minutes]
+  def mean(what: str) -> Callable[[str], str]:
+    return lambda arm: f"{results.scores(arm, what).mean():.3f}"
 
-  head = ("arm", "before", "after", "rise, 95 % interval", "unknown", "minutes")
+  columns = {
+    **{what: mean(what) for what in ("before", "after")},
+    "rise, 95 % interval": pages.scored(results, "rise"),
+    "unknown": mean("unknown"),
+    "minutes": results.minutes,
+  }
   return {
     "surprises": _surprises(results),
-    "ends": pages.table(head, map(row, results.arms)),
+    "ends": pages.by_arm(results.arms, columns),
     "halts": _halts(results),
   }
 

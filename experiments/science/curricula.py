@@ -267,16 +267,17 @@ REFUTED = "C1 C6"
 
 def numbers(results: Results) -> dict[str, Any]:
   """Tables and numbers of the page."""
-  ends = [f"end/{name}" for name in (ALL_DIGITS, *DOMAINS)]
-  columns = (f"area/{ALL_DIGITS}", *ends, "live")
-  rows = (
-    [f"`{name}`", *(pages.cell(results.scores(name, x)) for x in columns)]
-    for name in results.arms
-  )
+  columns = {
+    "area": f"area/{ALL_DIGITS}",
+    "end": f"end/{ALL_DIGITS}",
+    **{x: f"end/{y}" for x, y in zip(TITLES, DOMAINS, strict=True)},
+    "live": "live",
+  }
+  shown = {x: pages.scored(results, what) for x, what in columns.items()}
   return {
     "arms": pages.texts(ARMS, "what it draws"),
     "first": results.scores(results.arms[0], "start/all").mean(),
-    "ends": pages.table(("arm", "area", "end", *TITLES, "live"), rows),
+    "ends": pages.by_arm(results.arms, shown),
   }
 
 

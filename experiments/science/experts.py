@@ -294,7 +294,7 @@ def numbers(results: Results) -> dict[str, Any]:
       *(f"{results.accuracy(name, x).mean():.3f}" for x in DOMAINS),
       pages.cell(results.scores(name, "macro")),
       f"{results.tokens(name) / 1000:.0f}",
-      f"{results.seconds(name) / 60:.1f}",
+      results.minutes(name),
     ]
 
   def phase(name: str) -> list[str]:

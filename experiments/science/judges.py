@@ -192,7 +192,7 @@ def numbers(results: Results) -> dict[str, Any]:
     best = results.series(name, "accuracy").max(axis=1)
     means = [f"{x.mean():.3f}" for x in (early, best, end, opinion, gap)]
     means = ["–" if mean == "nan" else mean for mean in means]
-    return [f"`{name}`", *means, f"{results.seconds(name) / 60:.1f}"]
+    return [f"`{name}`", *means, results.minutes(name)]
 
   names = [name for name in results.arms if name not in JUDGES]
   head = ("arm", "early", "best", "at the end", "opinion", "gap", "minutes")

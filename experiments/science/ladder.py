@@ -272,19 +272,15 @@ REFUTED = "A2"
 
 def numbers(results: Results) -> dict[str, Any]:
   """Tables of the page."""
-  columns = {"accuracy": 3, "drawn": 0, "truncated": 3, "equal/accuracy": 3}
-  rows = (
-    [
-      f"`{name}`",
-      ARMS[name].text,
-      *(pages.cell(results.scores(name, x), n) for x, n in columns.items()),
-      f"{results.seconds(name) / 60:.1f}",
-    ]
-    for name in results.arms
-  )
-  head = ("arm", "what it is", "accuracy, equal updates", "completions drawn")
-  more = ("cut off", "accuracy, equal completions", "minutes")
-  return {"ends": pages.table((*head, *more), rows)}
+  columns = {
+    "what it is": lambda x: ARMS[x].text,
+    "accuracy, equal updates": pages.scored(results, "accuracy"),
+    "completions drawn": pages.scored(results, "drawn", 0),
+    "cut off": pages.scored(results, "truncated"),
+    "accuracy, equal completions": pages.scored(results, "equal/accuracy"),
+    "minutes": results.minutes,
+  }
+  return {"ends": pages.by_arm(results.arms, columns)}
 
 
 def plot(path: pathlib.Path, results: Results) -> None:

@@ -36,7 +36,6 @@ from __future__ import annotations
 import functools
 import itertools
 import pathlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -204,7 +203,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
     config.algorithm[field] = value
   config.model.width = 64
   config.model.mlp_width = 192
-  _DATA[task](config, size)
+  _DATA[task](config)
   config.sft.steps = size.imitation[task]
   config.sft.num_prompts = min(size.batch, 128)
   critic_steps = (
@@ -237,8 +236,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   return arms.changed(config, {})
 
 
-def _sort(config: ml_collections.ConfigDict, size: Size) -> None:
-  del size
+def _sort(config: ml_collections.ConfigDict) -> None:
   config.data.name = "sort"
   config.data.task_options = ml_collections.ConfigDict(
     {
@@ -253,8 +251,7 @@ def _sort(config: ml_collections.ConfigDict, size: Size) -> None:
   config.sampling.max_new_tokens = 8
 
 
-def _add(config: ml_collections.ConfigDict, size: Size) -> None:
-  del size
+def _add(config: ml_collections.ConfigDict) -> None:
   config.data.name = "add"
   config.data.task_options = ml_collections.ConfigDict(
     {"level": 2, "scratchpad": True, "teacher_error": 0.55}
@@ -262,8 +259,7 @@ def _add(config: ml_collections.ConfigDict, size: Size) -> None:
   config.sampling.max_new_tokens = 33  # 26 are needed.
 
 
-def _words(config: ml_collections.ConfigDict, size: Size) -> None:
-  del size
+def _words(config: ml_collections.ConfigDict) -> None:
   config.data.source = "jsonl"
   config.data.name = ""
   config.data.task_options = ml_collections.ConfigDict()
@@ -311,11 +307,7 @@ def run(job: arms.Job, arm: str) -> int:
   if split(arm)[1] == "words":
     folder, size = job.root / FOLDER.name, job.amounts
     problems.write(folder, size.records, size.held_out)
-  status = job.record(base_of(arm)) or job.record(arm)
-  if not status:
-    for folder in (job.root / arm).glob("*/checkpoints"):
-      shutil.rmtree(folder)
-  return status
+  return job.record(base_of(arm)) or job.record_alone(arm)
 
 
 _RATE = "rl.optimizer.learning_rate"

@@ -260,22 +260,17 @@ REFUTED = "G2 G3 G4 G5 G6 G8 G10"
 
 def numbers(results: Results) -> dict[str, Any]:
   """Tables and numbers of the page."""
-  columns = ("accuracy", "length", "elr", "growth/right", "growth/wrong")
-  rows = (
-    [
-      f"`{name}`",
-      *(
-        pages.cell(results.scores(name, x), 3 if x == "accuracy" else 2)
-        for x in columns
-      ),
-      f"{results.seconds(name) / 60:.1f}",
-    ]
-    for name in results.arms
-  )
-  head = ("arm", "accuracy", "tokens", "ELR", "growth, right", "wrong")
+  columns = {
+    "accuracy": pages.scored(results, "accuracy"),
+    "tokens": pages.scored(results, "length", 2),
+    "ELR": pages.scored(results, "elr", 2),
+    "growth, right": pages.scored(results, "growth/right", 2),
+    "wrong": pages.scored(results, "growth/wrong", 2),
+    "minutes": results.minutes,
+  }
   return {
     "arms": pages.texts(ARMS),
-    "ends": pages.table((*head, "minutes"), rows),
+    "ends": pages.by_arm(results.arms, columns),
     **{f"of_{x}": _growth(results, f"{x}-mended") for x in ("all", "shortest")},
   }
 

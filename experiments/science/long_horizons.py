@@ -301,23 +301,18 @@ CONFIRMED = "E2 E4"
 def numbers(results: Results) -> dict[str, Any]:
   """Tables of the page."""
   metrics = {
-    what: None
+    what: pages.scored(results, what)
     for name in results.arms
     for what in METRICS[_kind(name)]
     if results.scores(name, what) is not None
   }
-  rows = (
-    [
-      f"`{name}`",
-      ARMS[name].text,
-      *(pages.cell(results.scores(name, what)) for what in metrics),
-      f"{results.seconds(name) / 60:.1f}",
-    ]
-    for name in results.arms
-  )
-  head = ("arm", "what it is", *metrics, "minutes")
+  columns = {
+    "what it is": lambda x: ARMS[x].text,
+    **metrics,
+    "minutes": results.minutes,
+  }
   return {
-    "ends": pages.table(head, rows),
+    "ends": pages.by_arm(results.arms, columns),
     "of": {
       name: "–" if values is None else f"{values.mean():.3f}"
       for name in CHOSEN_FROM

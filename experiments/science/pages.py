@@ -22,7 +22,14 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 from types import ModuleType
 from typing import Any
 
@@ -170,6 +177,19 @@ def cell(values: np.ndarray | None, digits: int = 3) -> str:
   if values is None:
     return "–"
   return statistics.text(statistics.contrast([(1, values)]), digits)
+
+
+def by_arm(
+  names: Iterable[str], columns: Mapping[str, Callable[[str], str]]
+) -> Iterator[str]:
+  """The table of arms: heading -> (arm) -> cell."""
+  rows = ([f"`{x}`", *(of(x) for of in columns.values())] for x in names)
+  return table(("arm", *columns), rows)
+
+
+def scored(results: Any, what: str, digits: int = 3) -> Callable[[str], str]:
+  """A column of `by_arm`: a score with its interval."""
+  return lambda arm: cell(results.scores(arm, what), digits)
 
 
 def texts(

@@ -249,15 +249,11 @@ def numbers(results: Results) -> dict[str, Any]:
     [shown, pages.cell(results.scores(MEASURED, what))]
     for shown, what in _ROWS.items()
   )
-  learners = (
-    [
-      f"`{name}`",
-      arm.text,
-      *(pages.cell(results.scores(name, what)) for what in ("area", "after")),
-    ]
-    for name, arm in LEARNERS.items()
-  )
-  head = ("arm", "what it is", "area", "at the end")
+  learners = {
+    "what it is": lambda x: LEARNERS[x].text,
+    "area": pages.scored(results, "area"),
+    "at the end": pages.scored(results, "after"),
+  }
   is_measured = MEASURED in results.arms
   return {
     "taught_steps": IMITATION[MEASURED],
@@ -265,7 +261,7 @@ def numbers(results: Results) -> dict[str, Any]:
     "credits": pages.table(("of `taught`", ""), credits)
     if is_measured
     else None,
-    "learners": pages.table(head, learners) if results.learners else None,
+    "learners": pages.by_arm(LEARNERS, learners) if results.learners else None,
   }
 
 

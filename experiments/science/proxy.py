@@ -192,7 +192,7 @@ def numbers(results: Results) -> dict[str, Any]:
       pages.cell(gap[:, -1]),
       f"{results.series(name, 'gains').mean():.2f}",
       _last(results.curve(name, "agreement")[1]),
-      f"{results.seconds(name) / 60:.1f}",
+      results.minutes(name),
     ]
 
   head = ("arm", "seeds", "accuracy before", "best", "at the end", "gap before")

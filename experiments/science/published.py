@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import functools
 import pathlib
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,11 +98,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
 
 def run(job: arms.Job, arm: str) -> int:
   """Runs an arm; its checkpoints, 1.6 GB a seed, are deleted then."""
-  status = job.record(arm)
-  if not status:
-    for folder in (job.root / arm).glob("*/checkpoints"):
-      shutil.rmtree(folder)
-  return status
+  return job.record_alone(arm)
 
 
 def of_run(lines: Sequence[dict[str, Any]]) -> dict[str, float]:

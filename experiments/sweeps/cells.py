@@ -233,9 +233,11 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
   return short
 
 
-def describe(overrides: Mapping[str, Any]) -> str:
-  """Overrides in words."""
-  short = short_names(overrides)
+def describe(
+  overrides: Mapping[str, Any], short: Mapping[str, str] | None = None
+) -> str:
+  """Overrides in words, by their short names."""
+  short = short or short_names(overrides)
   settings = [
     f"{short[k]}={flag_value(_plain(v))}" for k, v in overrides.items()
   ]

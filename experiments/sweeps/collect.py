@@ -25,12 +25,10 @@ import logging
 import pathlib
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 from absl import flags
 
-from experiments.comparison import tables
+from experiments.comparison import runs, tables
 from experiments.comparison.tables import Table
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import figures, pages
@@ -108,7 +106,9 @@ def console(groups: Sequence[Group], metric: str) -> str:
   room = max(_COLUMNS - sum(widths) - 2 * len(widths), _MIN_LABEL)
   names = _names(groups)
   labels = [
-    textwrap.wrap(_label(group, names), room, break_on_hyphens=False)
+    textwrap.wrap(
+      cells_lib.describe(group.overrides, names), room, break_on_hyphens=False
+    )
     for group in groups
   ]
   width = max(len(line) for lines in [[metric], *labels] for line in lines)
@@ -119,13 +119,6 @@ def console(groups: Sequence[Group], metric: str) -> str:
     text.append("  ".join([lines[0].ljust(width), *cells]))
     text += lines[1:]
   return "\n".join(text)
-
-
-def _label(group: Group, names: Mapping[str, str]) -> str:
-  settings = [
-    f"{names[k]}={cells_lib.flag_value(v)}" for k, v in group.overrides.items()
-  ]
-  return " ".join(settings) or "(no override)"
 
 
 def _describe_missing(missing: Mapping[str, str]) -> str:
@@ -168,11 +161,13 @@ def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
     ends.plot([mean.value], [place], look.marker, color=look.colour)
     if mean.low is not None:
       ends.plot([mean.low, mean.high], [place] * 2, color=look.colour)
-    _draw_curve(curves, group, look)
+    steps, values = runs.common(group.curves)
+    if len(steps):
+      figures.curve(curves, steps, values, look)
   names = _names(groups)
   ends.set_yticks(
     range(len(groups)),
-    [f"{_label(g, names)}   {_count(g)}" for g in groups],
+    [f"{cells_lib.describe(g.overrides, names)}   {_count(g)}" for g in groups],
   )
   ends.set_ylim(len(groups) - 0.5, -0.5)
   style.label(ends, "Seeds, mean, 95 % interval", metric)
@@ -180,19 +175,6 @@ def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
     curves, "Mean, 95 % interval; marks as on the left", "step", metric
   )
   style.save(canvas, path)
-
-
-def _draw_curve(axes: Any, group: Group, look: style.FigureStyle) -> None:
-  steps = sorted(set.intersection(*({*steps} for steps, _ in group.curves)))
-  if not steps:
-    return
-  values = np.array(
-    [
-      [points[step] for step in steps]
-      for points in (dict(zip(*curve, strict=True)) for curve in group.curves)
-    ]
-  )  # [N, steps]
-  figures.curve(axes, np.array(steps), values, look)
 
 
 if __name__ == "__main__":

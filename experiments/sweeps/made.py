@@ -27,8 +27,6 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-import ml_collections
-
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import overrides
 from grpo_jax.training import run as run_lib
@@ -60,12 +58,7 @@ def config_hash(config: str) -> str:
   """Hash of the settings of FILE:ARGUMENT that differ from the library's."""
   path, _, argument = config.partition(":")
   loaded = overrides.load(path, *([argument] if argument else []))
-  return hash_of(settings(loaded))
-
-
-def settings(config: ml_collections.ConfigDict) -> dict[str, str]:
-  """The settings that are not the library's defaults, as text by name."""
-  return settings_of(json.loads(config.to_json()))
+  return hash_of(settings_of(json.loads(loaded.to_json())))
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:

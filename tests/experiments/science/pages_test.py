@@ -2,7 +2,6 @@
 
 import functools
 import re
-import types
 
 import numpy as np
 import pytest
@@ -110,14 +109,6 @@ End.
     pages.filled(template, {})
 
 
-def test_a_table_has_a_row_for_each():
-  assert list(pages.table(("a", ""), [["1", "2"]], ["---:"])) == [
-    "| a | |",
-    "|---:|---|",
-    "| 1 | 2 |",
-  ]
-
-
 def test_checks_that_lack_runs_are_named():
   text = joined(pages.checks(found_of_two(), digits=2))
   assert "| `a` | 2.00 [-0.48, 4.48] | [1.00, 3.00] | above | open |" in text
@@ -130,16 +121,6 @@ def test_missing_arms_are_named():
   (line,) = pages.missing(("a", "b", "c"), ["b"])
   assert line.startswith("2 arms have not been run: `a`, `c`. A claim")
   assert list(pages.missing(("a",), ["a"])) == []
-
-
-def test_rules_are_the_docstring_without_its_first_sentence():
-  claims = types.ModuleType("claims", "The claims.\n\nThe rules.\n\nA1  So.\n")
-  assert list(pages.rules(claims)) == ["    The rules.", "", "    A1  So.", ""]
-
-
-def test_a_cell_is_a_mean_with_its_interval():
-  assert pages.cell(np.array([1.0, 2.0, 3.0]), 2) == "2.00 [-0.48, 4.48]"
-  assert pages.cell(None) == "–"
 
 
 def test_intervals_of_the_page_of_answers_stand_on_the_pages_that_it_names():
