@@ -43,6 +43,13 @@ def rule(
   return made
 
 
+def change(
+  text: str, arm: str, after: str, before: str, needed: str = "above"
+) -> Rule:
+  """Rule about the difference of two scores of one arm."""
+  return rule(text, needed, (arm, after), (arm, before))
+
+
 def unpaired(
   text: str, needed: str, one: tuple[str, ...], other: tuple[str, ...]
 ) -> Rule:

@@ -40,7 +40,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm
-from experiments.science.claims import difference, rule, table
+from experiments.science.claims import change, difference, table
 from experiments.sweeps import figures
 from grpo_jax.configs import curriculum
 from grpo_jax.training.monitor import style
@@ -234,10 +234,7 @@ _area = functools.partial(difference, f"area/{ALL_DIGITS}")
 _hardest = functools.partial(difference, f"end/{DOMAINS[-1]}", other="uniform")
 CLAIMS = table(
   "B1 Prompts drawn alike are learned from.",
-  rule(
-    "`uniform`, end − start",
-    *("above", ("uniform", "end/all"), ("uniform", "start/all")),
-  ),
+  change("`uniform`, end − start", "uniform", "end/all", "start/all"),
   "C1 ADS is better than `uniform`.",
   _area("ads", "uniform"),
   "C2 `frontier` is better.",

@@ -48,7 +48,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, Scores, rule, table
+from experiments.science.claims import Rule, Scores, change, rule, table
 from experiments.sweeps import figures
 from experiments.sweeps.statistics import check, minus
 from grpo_jax.configs import ppo_add
@@ -180,8 +180,7 @@ def slope(of: Scores, algorithm: str) -> np.ndarray | None:  # [S]
 
 
 def _improves(name: str) -> Rule:
-  text = f"`{name}`, after − before"
-  return rule(text, "above", (name, "after"), (name, "before"))
+  return change(f"`{name}`, after − before", name, "after", "before")
 
 
 def _falls(algorithm: str) -> Rule:

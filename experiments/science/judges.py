@@ -42,7 +42,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, rule, table, unpaired
+from experiments.science.claims import Rule, change, rule, table, unpaired
 from grpo_jax.configs import judge
 from grpo_jax.tasks import verdict
 
@@ -150,7 +150,7 @@ def _bound(arm: str, what: str, needed: str, bound: float) -> Rule:
 
 def _falls(arm: str, what: str, before: str) -> Rule:
   text = f"{what} of `{arm}`, end − {before}"
-  return rule(text, "below", (arm, what), (arm, before))
+  return change(text, arm, what, before, "below")
 
 
 def _believed(arm: str) -> tuple[Rule, Rule]:

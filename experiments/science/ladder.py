@@ -59,7 +59,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import difference, rule, table
+from experiments.science.claims import change, difference, table
 from experiments.sweeps import figures
 from grpo_jax.configs import add_filler
 from grpo_jax.training.monitor import style
@@ -222,9 +222,8 @@ class Results(arms.Recorded):
 _EQUAL = "accuracy at equal completions"
 CLAIMS = table(
   "L1 GRPO learns.",
-  rule(
-    "accuracy of `grpo`, end − start",
-    *("above", ("grpo", "accuracy"), ("grpo", "start/accuracy")),
+  change(
+    *("accuracy of `grpo`, end − start", "grpo", "accuracy", "start/accuracy")
   ),
   "C1 Clip-higher keeps entropy.",
   difference("entropy", "clip-higher", "grpo"),

@@ -45,23 +45,29 @@ CORES = 2
 _ANSWER = "**The answer.**"
 
 
-def filled(template: str, values: Mapping[str, Any]) -> str:
+def filled(
+  template: str,
+  values: Mapping[str, Any],
+  wrap: Callable[[str], str] = paragraph,
+) -> str:
   """Fills the names in braces of a page.
 
-  A paragraph with a name in it is broken into lines again, and left out if the
+  A paragraph with a name in it is wrapped again, and left out if the
   value is None, or a claim without numbers. A name that stands alone is a table
   or several paragraphs. If it has no lines, nothing is left; if it is None, its
   section is left out.
   """
   blocks: list[str] = []
   for section in re.split(r"\n(?=## )", template.strip()):
-    found = [_block(x, values) for x in section.strip().split("\n\n")]
+    found = [_block(x, values, wrap) for x in section.strip().split("\n\n")]
     if None not in found:
       blocks += filter(None, found)
   return "\n\n".join(blocks) + "\n"
 
 
-def _block(block: str, values: Mapping[str, Any]) -> str | None:
+def _block(
+  block: str, values: Mapping[str, Any], wrap: Callable[[str], str]
+) -> str | None:
   if alone := re.fullmatch(r"\{(\w+)\}", block):
     value = values[alone[1]]
     return value if value is None else "\n".join(value).strip("\n")
@@ -76,7 +82,7 @@ def _block(block: str, values: Mapping[str, Any]) -> str | None:
     return ""
   text = block.format_map(values)
   is_prose = not block.startswith(("- ", "|", "#"))
-  return paragraph(text).strip("\n") if is_prose else text
+  return wrap(text).strip("\n") if is_prose else text
 
 
 def values_of(

@@ -42,7 +42,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import difference, rule, table
+from experiments.science.claims import change, difference, table
 from experiments.sweeps import figures
 from grpo_jax.configs import published
 
@@ -124,10 +124,7 @@ _above = functools.partial(difference, "after", shown="accuracy")
 _OTHERS = ("dr_grpo", "dapo", "rloo", "gspo")  # With a group's baseline.
 CLAIMS = table(
   "L1 All seven learn.",
-  *(
-    rule(f"`{x}`, after − before", "above", (x, "after"), (x, "before"))
-    for x in ALGORITHMS
-  ),
+  *(change(f"`{x}`, after − before", x, "after", "before") for x in ALGORITHMS),
   "G1 No other algorithm with a group's baseline is below GRPO.",
   *(_above(name, "grpo", "not below") for name in _OTHERS),
   "G2 Nor above it.",

@@ -38,7 +38,7 @@ import ml_collections
 
 from experiments.science import arms, pages, staleness
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import Rule, difference, rule, table
+from experiments.science.claims import Rule, change, difference, table
 from experiments.sweeps import statistics
 from grpo_jax.training.monitor import style
 
@@ -112,10 +112,7 @@ def _loses_little(arm: str) -> Rule:
 
 CLAIMS = table(
   "L1 There is something to learn.",
-  rule(
-    f"accuracy of `{EXACT}`, end − start",
-    *("above", (EXACT, "end"), (EXACT, "start")),
-  ),
+  change(f"accuracy of `{EXACT}`, end − start", EXACT, "end", "start"),
   "G1 float8 is further from the trainer than int8.",
   difference("gap", "float8-none", "int8-none"),
   "Z1 A correction costs nothing where nothing is rounded.",

@@ -35,7 +35,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Size
-from experiments.science.claims import Rule, rule, table
+from experiments.science.claims import Rule, change, rule, table
 from experiments.sweeps import cells, figures, statistics
 from grpo_jax.configs import add_steps
 from grpo_jax.training.evaluation import generation
@@ -233,7 +233,7 @@ def _gap(text: str, one: tuple[str, str], other: tuple[str, str]) -> Rule:
 
 
 def _rise(arm: str) -> Rule:
-  return _gap(f"`{arm}`, after GRPO − before", (arm, "after"), (arm, "before"))
+  return change(f"`{arm}`, after GRPO − before", arm, "after", "before")
 
 
 CLAIMS = table(

@@ -47,7 +47,7 @@ import numpy as np
 
 from experiments.science import arms, pages
 from experiments.science.arms import Arm, Size
-from experiments.science.claims import Rule, difference, rule, table
+from experiments.science.claims import Rule, change, difference, table
 from experiments.sweeps import figures
 from grpo_jax.configs import quickstart
 from grpo_jax.training.monitor import style
@@ -255,10 +255,7 @@ def _each(staleness: int) -> Iterator[Rule]:
 
 CLAIMS = table(
   "L1 On policy there is something to learn.",
-  rule(
-    f"accuracy of `{FRESH}`, end − start",
-    *("above", (FRESH, "end"), (FRESH, "start")),
-  ),
+  change(f"accuracy of `{FRESH}`, end − start", FRESH, "end", "start"),
   "A1 One update costs nothing.",
   compared("none-s1", FRESH, "not below"),
   "A2 Four updates cost accuracy.",
