@@ -79,45 +79,37 @@ def _settings(
   configs: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[str]:
   """Tables of the common settings, and of those that differ by algorithm."""
-  texts = {
-    name: [log.flatten(one) for one in several]
-    for name, several in configs.items()
-  }
-  wanted: dict[str, None] = {}
-  for several in configs.values():
-    for config in several:
-      wanted |= dict.fromkeys(_names(config))
-  wanted = dict.fromkeys(sorted(set(wanted) - {"seed"}))
+  texts = [[log.flatten(x) for x in several] for several in configs.values()]
+  every = [config for several in configs.values() for config in several]
+  names = {name for config in every for name in _names(config)} - {"seed"}
   values = {
-    key: [_values(key, several) for several in texts.values()] for key in wanted
+    name: [_values(name, several) for several in texts]
+    for name in sorted(names)
   }
-  shared = [(k, v[0]) for k, v in values.items() if len(set(v)) == 1]
-  differing = [(k, v) for k, v in values.items() if len(set(v)) > 1]
-  seeds = sorted(
-    {int(one["seed"]) for several in configs.values() for one in several}
-  )
-  whose = (
-    "of all algorithms" if len(configs) > 1 else f"of {next(iter(configs))}"
-  )
+  rows = [
+    [_setting(k), latex.escape(v[0])]
+    for k, v in values.items()
+    if len(set(v)) == 1
+  ]
+  seeds = sorted({int(config["seed"]) for config in every})
+  rows.append([_setting("seeds"), ", ".join(map(str, seeds))])
+  differing = [
+    [_setting(k), *map(latex.escape, v)]
+    for k, v in values.items()
+    if len(set(v)) > 1
+  ]
+  whose = "all algorithms" if len(configs) > 1 else next(iter(configs))
   lines = latex.table(
-    latex.tabular(
-      "ll",
-      ["setting", "value"],
-      [
-        [_setting(k), latex.escape(v)]
-        for k, v in [*shared, ("seeds", ", ".join(map(str, seeds)))]
-      ],
+    latex.tabular("ll", ["setting", "value"], rows),
+    latex.escape(
+      f"Settings of {whose}; all others have the library's defaults."
     ),
-    latex.escape(f"Settings {whose}; all others have the library's defaults."),
     "tab:settings",
   )
   if differing:
+    head = ["setting", *map(latex.escape, configs)]
     lines += latex.table(
-      latex.tabular(
-        "l" * (1 + len(configs)),
-        ["setting", *map(latex.escape, configs)],
-        [[_setting(k), *map(latex.escape, v)] for k, v in differing],
-      ),
+      latex.tabular("l" * len(head), head, differing),
       "Settings in which the algorithms differ.",
       "tab:differing",
     )
