@@ -13,7 +13,8 @@ from experiments.critics import environments, protocol
 from experiments.critics.protocol import HORIZONS, Cell, Profile
 from experiments.critics.results import Record
 from experiments.critics.settings import Setting
-from experiments.sweeps import pages, statistics
+from experiments.science import pages
+from experiments.sweeps import statistics
 from experiments.sweeps.statistics import Conclusion
 
 _NONE = "–"
@@ -34,70 +35,37 @@ def markdown(
   some = next(iter(records.values()))
   dates = sorted({record.date for record in records.values()})
   hours = sum(x.seconds + x.compile_seconds for x in records.values()) / 3600
-  lines = [
-    f"# Learning without critics, on classical control: profile `{name}`",
-    "",
-    f"**{len(records)} of {len(cells)} cells** have been trained"
-    f" ({' to '.join([dates[0], *dates[1:][-1:]])}). A cell is an algorithm"
-    f" with its settings in an environment, with {cells[0].num_seeds} seeds of"
-    f" {profile.total_steps:,} environment steps each. These cells took"
-    f" {hours:.1f} hours on {some.cores} virtual CPU cores."
-    + (
-      f" All cells take about {all_hours:.0f} hours on two cores."
-      if len(records) < len(cells)
-      else ""
-    ),
-    "",
-    "```",
-    command,
-    "```",
-    "",
-    "This page replicates de Oliveira et al., *Learning Without Critics?*"
-    " ([arXiv:2511.03527](https://arxiv.org/abs/2511.03527)), with the losses"
-    " of [grpo_jax/ops](../../grpo_jax/ops). The rules that decide are in"
-    " [protocol.py](../../experiments/critics/protocol.py). They were written"
-    " before the first cell was trained. Where the paper leaves a choice,"
-    " [settings.py](../../experiments/critics/settings.py) says what was"
-    " chosen. Gymnax has neither HalfCheetah nor Humanoid, so Pendulum stands"
-    " in for HalfCheetah.",
-    "",
-    *pages.table(
+  values = {
+    "name": name,
+    "num_trained": len(records),
+    "num_cells": len(cells),
+    "dates": " to ".join([dates[0], *dates[1:][-1:]]),
+    "num_seeds": cells[0].num_seeds,
+    "steps": profile.total_steps,
+    "hours": hours,
+    "cores": some.cores,
+    "expected": f" All cells take about {all_hours:.0f} hours on two cores."
+    if len(records) < len(cells)
+    else "",
+    "command": command,
+    "conclusions": pages.table(
       ("", "published conclusion", "verdict", "checks that hold"),
       map(_summary, found),
     ),
-    "",
-    f"A verdict is about this budget of {profile.total_steps:,} steps per seed."
-    " A conclusion is *confirmed* if all of its checks hold. If one environment"
-    " disagrees, the conclusion is not confirmed. The checks are listed below."
-    " If a check needs a difference and the interval of the difference contains"
-    " 0, the check is *open*: these seeds and steps are too few to tell. "
-    + statistics.WHAT_DECIDES,
-    "",
-  ]
-  lines += [f"![{path.stem}]({path.name})\n" for path in figures]
-  lines += [
-    "A final score is the mean return of the episodes that ended in the last"
-    " tenth of the budget. In the figures, a curve is the mean over seeds, and"
-    " a point is the interquartile mean of final scores. Both have 95 %"
-    " bootstrap intervals.",
-    "",
-    "## PPO and GRPO",
-    "",
-    "All cells of this table have γ = 0.99 and 8 environments. The columns"
-    " `ppo` and `grpo` have the interquartile mean of the final scores with its"
-    " 95 % bootstrap interval. The column `grpo` − `ppo` has the difference of"
-    " the means with Welch's 95 % interval.",
-    "",
-    *_comparison(profile, scores),
-    "",
-  ]
-  if profile.variants:
-    lines += ["## Variants", "", *_variants(profile, scores), ""]
-  for conclusion in found:
-    if any(check.contrast for check in conclusion.checks):
-      lines += [*_checks(conclusion), ""]
-  lines += ["## Cells", "", *_table(cells, records)]
-  return "\n".join(lines) + "\n"
+    "what_decides": statistics.WHAT_DECIDES,
+    "figures": [f"![{path.stem}]({path.name})\n" for path in figures],
+    "comparison": _comparison(profile, scores),
+    "variants": _variants(profile, scores) if profile.variants else (),
+    "checks": (
+      line
+      for conclusion in found
+      if any(check.contrast for check in conclusion.checks)
+      for line in (*_checks(conclusion), "")
+    ),
+    "table": _table(cells, records),
+  }
+  template = pathlib.Path(__file__).with_name("page.md").read_text("utf-8")
+  return pages.filled(template, values, wrap=str)
 
 
 def _summary(conclusion: Conclusion) -> list[str]:
@@ -151,6 +119,7 @@ def _variants(
     "batch_mean": {"mean_of": "episodes"},
     "grpo": {"mean_of": "episodes"},
   }
+  yield "## Variants\n"
   yield (
     "There are two variants: PPO without the clip of the value loss, and the"
     " mean over episodes that the first version of the paper's code takes. The"
@@ -193,14 +162,6 @@ def _checks(conclusion: Conclusion) -> Iterator[str]:
 def _table(
   cells: Iterable[Cell], records: Mapping[Setting, Record]
 ) -> Iterator[str]:
-  yield (
-    "The table has the final scores over seeds, the area under the learning"
-    " curve (the mean return over the budget), and the seconds of training and"
-    " of compilation. If a cell shares the program of another cell, the seconds"
-    " of compilation are 0. The hash is the hash of the configuration. The file"
-    " of a cell in the folder `cells` has the hash as its name."
-  )
-  yield ""
   head = ("hash", "cell", "mean ± sd", "IQM [95 %]", "area ± sd", "s")
   rows = (
     [
@@ -215,4 +176,4 @@ def _table(
     for cell in cells
     if (record := records.get(cell.setting)) is not None
   )
-  yield from pages.table((*head, "compile s"), rows)
+  return pages.table((*head, "compile s"), rows)
