@@ -251,49 +251,38 @@ def measure(
   wanted = TARGETS.get(name, "J")
 
   def made(kind):
-    found = problems(kind)
+    prompts = problems(kind)
     if name in ("dpo", "two_grpo_dpo"):
       # Training starts at the reference.
-      found = [dataclasses.replace(x, ref_logits=x.logits) for x in found]
+      prompts = [dataclasses.replace(x, ref_logits=x.logits) for x in prompts]
     if baseline:
-      found = [
+      prompts = [
         dataclasses.replace(
           x, baseline=enumeration.probabilities(x.logits) @ x.rewards
         )
-        for x in found
+        for x in prompts
       ]
-    return found
+    return prompts
 
-  def by_size(kind):
-    return {
-      g: compare(
-        estimate(algorithm, config, made(kind), g).mean,
-        target(wanted, made(kind), g),
-      )
-      for g in sizes
-    }
+  def agreement(prompts, g):
+    mean = estimate(algorithm, config, prompts, g).mean
+    return compare(mean, target(wanted, prompts, g))
 
-  graded, verifier = by_size("graded"), by_size("verifier")
-  moments = estimate(algorithm, config, made("graded"), size)
-  doubled = [_scaled(x, 2.0) for x in made("graded")]
+  prompts, right_or_wrong = made("graded"), made("verifier")
+  graded = {g: agreement(prompts, g) for g in sizes}
+  moments = estimate(algorithm, config, prompts, size)
+  doubled = [_scaled(x, 2.0) for x in prompts]
   growth = np.linalg.norm(
     estimate(algorithm, config, doubled, size).mean
   ) / np.linalg.norm(moments.mean)
-  goal = target(wanted, made("graded"), size)
-  largest = max(sizes)
-  each = [
-    compare(
-      estimate(algorithm, config, [x], largest).mean,
-      target(wanted, [x], largest),
-    ).scale
-    for x in made("verifier")
-  ]
+  goal = target(wanted, prompts, size)
+  each = [agreement([x], max(sizes)).scale for x in right_or_wrong]
   return Row(
     name=BASELINE if baseline else name,
     target=wanted,
     group_size=size,
     graded=graded,
-    verifier=verifier,
+    verifier={g: agreement(right_or_wrong, g) for g in sizes},
     mean=moments.mean,
     difficulty=np.array(each),
     variance=moments.variance
