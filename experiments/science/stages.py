@@ -196,15 +196,9 @@ class Results(arms.Recorded):
   def arms(self) -> list[str]:
     return [name for name in self._found if name in CHOSEN_FROM]
 
-  @property
-  def base_accuracy(self) -> float:
-    """Accuracy of the base; NaN while the base is missing."""
-    return self._found.get(BASE, {"accuracy": np.nan})["accuracy"]
-
-  @property
-  def num_drawn(self) -> int:
-    """Tokens drawn for the smaller model; 0 while some are missing."""
-    return self._found.get(KEPT, {"tokens": 0})["tokens"]
+  def of(self, name: str, what: str, missing: float) -> float:
+    """A number of the base, or of the completions that are kept."""
+    return self._found.get(name, {what: missing})[what]
 
   def curve(self, arm: str) -> tuple[np.ndarray, np.ndarray]:
     """Tokens drawn by each seed, and its accuracy.
@@ -220,9 +214,10 @@ class Results(arms.Recorded):
     """Held-out accuracy "before" or "after" reinforcement [S]."""
     return self.curve(arm)[1][:, 0 if when == "before" else -1]
 
-  def all_seconds(self) -> float:
-    """Seconds of all starts of all runs."""
-    return float(np.nansum([x["seconds"] for x in self._found.values()]))
+  @property
+  def all_minutes(self) -> float:
+    """Minutes of all starts of all runs."""
+    return np.nansum([x["seconds"] for x in self._found.values()]) / 60
 
 
 _FEW, _SOME, _MANY = (f"sft-{n}" for n in COUNTS)
@@ -266,7 +261,7 @@ def numbers(results: Results) -> dict[str, Any]:
   def row(arm: str) -> list[str]:
     count = results.curve(arm)[0][:, -1].mean()
     if arm == SMALL_KEPT:
-      count = results.num_drawn + results.curve(TEACHER)[0][0, -1]
+      count = results.of(KEPT, "tokens", 0) + results.curve(TEACHER)[0][0, -1]
     before, after = (
       pages.bootstrap(results.scores(arm, x)) for x in ("before", "after")
     )
@@ -275,8 +270,8 @@ def numbers(results: Results) -> dict[str, Any]:
 
   head = ("arm", "", "before GRPO", "after", "tokens generated, millions")
   return {
-    "minutes": results.all_seconds() / 60,
-    "base_accuracy": results.base_accuracy,
+    "minutes": results.all_minutes,
+    "base_accuracy": results.of(BASE, "accuracy", np.nan),
     "ends": pages.table(head, map(row, results.arms)),
     "crossings": pages.table(
       ("labelled examples alone", "GRPO alone is as good after"),
@@ -326,7 +321,8 @@ def plot(path: pathlib.Path, results: Results) -> None:
         *([512], [ends.mean()], error),
         **{"fmt": look.marker, "color": look.colour, "label": text},
       )
-  left.axhline(results.base_accuracy, color=style.GREY, ls=":", label="base")
+  base_accuracy = results.of(BASE, "accuracy", np.nan)
+  left.axhline(base_accuracy, color=style.GREY, ls=":", label="base")
   left.set_xscale("log")
   style.label(left, x="labelled examples", y="right answers")
   names = [x for x in (RL, *with_grpo) if x in results.arms]

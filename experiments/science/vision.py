@@ -184,12 +184,9 @@ def _above(other: str, domains: Sequence[str], what: str) -> Rule:
 def _carries(other: str) -> Rule:
   text = f"(gain out − gain in) of `{GRPO}` − of `{other}`"
 
-  def made(of: Scores):
-    return check(
-      text, "above", (1, minus(carried(of, GRPO), carried(of, other)))
-    )
-
-  return made
+  return lambda of: check(
+    text, "above", (1, minus(carried(of, GRPO), carried(of, other)))
+  )
 
 
 CLAIMS = table(

@@ -342,7 +342,7 @@ def test_stages_count_the_tokens_that_were_drawn(tmp_path):
     assert stages.num_drawn(tmp_path) == expected
   seeds = {"rl-0": [kept] * 2, "sft-512": [[[0, 0.45], [1e5, 0.8]]] * 2}
   found = results(stages, tmp_path, **seeds)
-  assert (found.arms, found.all_seconds()) == (["rl-0", "sft-512"], 120)
+  assert (found.arms, found.all_minutes) == (["rl-0", "sft-512"], 2)
   text = experiments.markdown(stages, found)
   assert "| 512: 0.450 | 0.20 million tokens |" in text
 
