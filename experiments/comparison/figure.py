@@ -11,8 +11,9 @@ import numpy as np
 from experiments.comparison import aggregates
 from experiments.comparison import runs as runs_lib
 from experiments.comparison import scores as scores_lib
-from experiments.comparison.scores import Comparison, Estimate
-from experiments.sweeps import figures, statistics
+from experiments.comparison.scores import Comparison
+from experiments.sweeps import figures, groups, statistics
+from experiments.sweeps.statistics import Estimate
 from grpo_jax.training.monitor import style
 
 _MOST_COLUMNS = 4  # Panels side by side on a page.
@@ -80,7 +81,7 @@ def _curves(
         for run in found.runs
         if (run.algorithm, run.task) == (name, task) and run.value is not None
       ]
-      places, values = runs_lib.common(curves)
+      places, values = groups.common(curves)
       if not len(places):
         continue
       middle = statistics.interquartile_mean

@@ -12,6 +12,7 @@ from experiments.comparison import runs as runs_lib
 from experiments.comparison import tables
 from experiments.comparison.scores import Comparison
 from experiments.sweeps import pages
+from experiments.sweeps import tables as forms
 from grpo_jax import ranges
 from grpo_jax.training.runtime import log, terminal
 
@@ -30,17 +31,17 @@ def write(
   out.mkdir(parents=True, exist_ok=True)
   every = list(tables.every(found))
   notes = list(notes_of(found))
-  text = [tables.markdown(table) for table in every]
+  text = [forms.markdown(table) for table in every]
   page = "\n".join(["# Comparison", "", *text, *notes])
   (out / "compare.md").write_text(page.rstrip("\n") + "\n", "utf-8")
   latex = [
-    tables.PREAMBLE,
+    forms.PREAMBLE,
     f"% Made from runs of commit {', '.join(_commits(found))}.",
-    *(tables.as_latex(table) for table in every),
+    *(forms.as_latex(table) for table in every),
   ]
   (out / "compare.tex").write_text("\n".join(latex), "utf-8")
   for table in every:
-    (out / f"{table.name}.csv").write_text(tables.as_csv(table), "utf-8")
+    (out / f"{table.name}.csv").write_text(forms.as_csv(table), "utf-8")
   (out / "runs.csv").write_text(tables.runs_csv(found), "utf-8")
   for one in text:
     terminal.say(one)

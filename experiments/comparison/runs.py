@@ -227,26 +227,3 @@ def _seconds(workdir: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   taken = [z["time/step_s"] - z.get("time/compile_s", 0.0) for z in lines]
   seconds = np.maximum(taken, 0.0) / _cell(workdir).get("runs", 1)
   return np.array([line["step"] for line in lines]), seconds
-
-
-def common(
-  curves: Sequence[tuple[np.ndarray, np.ndarray]], most: int = 200
-) -> tuple[np.ndarray, np.ndarray]:  # [N], [S, N]
-  """Curves of seeds at the same places, where all of them are known.
-
-  Equal places stay as they are. Others, as numbers of tokens, are those of the
-  first curve between the largest start and the smallest end, and values between
-  two points of a curve lie on the line through them.
-  """
-  curves = [curve for curve in curves if len(curve[0])]
-  if not curves:
-    return np.zeros(0), np.zeros((0, 0))
-  first = curves[0][0]
-  if any(len(x) != len(first) or (x != first).any() for x, _ in curves):
-    low = max(x[0] for x, _ in curves)
-    high = min(x[-1] for x, _ in curves)
-    inside = first[(first > low) & (first < high)]
-    first = np.unique([low, *inside, high]) if high > low else np.array([low])
-  if len(first) > most:
-    first = first[np.linspace(0, len(first) - 1, most).round().astype(int)]
-  return first, np.stack([np.interp(first, *curve) for curve in curves])

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.comparison import aggregates
 from experiments.comparison.runs import Run
 from experiments.sweeps import statistics
-from experiments.sweeps.statistics import Contrast
+from experiments.sweeps.statistics import Contrast, Estimate
 
 AGGREGATES = {
   "IQM": aggregates.interquartile_mean,
@@ -18,15 +18,6 @@ AGGREGATES = {
   "median": aggregates.median,
   "optimality gap": aggregates.optimality_gap,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-  """Number with its 95 % interval; with less than two seeds, without one."""
-
-  value: float
-  low: float | None = None
-  high: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -302,7 +302,7 @@ class Recorded:
     return self.score(arm, *what) if arm in self._found else None
 
   def score(self, arm: str, what: str) -> np.ndarray | None:
-    """What the rules read of an arm that has ended, of each seed [S]."""
+    """A score of an arm that has ended, of each seed [S]."""
     return self.series(arm, what)
 
 

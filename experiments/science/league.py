@@ -42,14 +42,14 @@ from typing import Any, NamedTuple
 import ml_collections
 import numpy as np
 
-from experiments.comparison import aggregates, figure, tables
+from experiments.comparison import aggregates, figure
 from experiments.comparison.runs import Run
-from experiments.comparison.scores import Comparison, Estimate
+from experiments.comparison.scores import Comparison
 from experiments.science import arms, pages
 from experiments.science import league_problems as problems
 from experiments.science.claims import Rule, rule, table
-from experiments.sweeps import cells, statistics
-from experiments.sweeps.statistics import check
+from experiments.sweeps import cells, statistics, tables
+from experiments.sweeps.statistics import Estimate, check
 from grpo_jax import algorithms
 from grpo_jax.configs import ppo_add
 from grpo_jax.training.monitor import style

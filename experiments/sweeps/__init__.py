@@ -9,5 +9,6 @@
 | `statistics.py` | means over seeds, and tests of claims by differences |
 | `collect.py`    | the command that writes tables and a figure          |
 | `pages.py`      | lines of Markdown                                    |
+| `tables.py`     | tables as Markdown, CSV and LaTeX                    |
 | `figures.py`    | curves and bars over seeds                           |
 """

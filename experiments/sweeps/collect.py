@@ -28,12 +28,11 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from experiments.comparison import runs, tables
-from experiments.comparison.tables import Table
 from experiments.sweeps import cells as cells_lib
-from experiments.sweeps import figures, pages
+from experiments.sweeps import figures, pages, tables
 from experiments.sweeps import groups as groups_lib
 from experiments.sweeps.groups import Group
+from experiments.sweeps.tables import Table
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.monitor import style
 from grpo_jax.training.runtime import terminal
@@ -161,7 +160,7 @@ def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
     ends.plot([mean.value], [place], look.marker, color=look.colour)
     if mean.low is not None:
       ends.plot([mean.low, mean.high], [place] * 2, color=look.colour)
-    steps, values = runs.common(group.curves)
+    steps, values = groups_lib.common(group.curves)
     if len(steps):
       figures.curve(curves, steps, values, look)
   names = _names(groups)

@@ -51,6 +51,15 @@ def _percentiles(
 
 
 @dataclasses.dataclass(frozen=True)
+class Estimate:
+  """Number with its 95 % interval; with less than two seeds, without one."""
+
+  value: float
+  low: float | None = None
+  high: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Contrast:
   """A weighted sum of means with its 95 % interval and two-sided p-value."""
 

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from experiments.comparison import runs as runs_lib
@@ -79,15 +78,3 @@ def test_curves_over_steps_tokens_and_seconds(tmp_path):
   (folder / "timings.jsonl").unlink()
   with pytest.raises(ValueError, match="pass --x=step"):
     runs_lib.curve(run, METRIC, "seconds")
-
-
-def test_curves_are_compared_where_all_are_known():
-  one = np.array([0.0, 10.0, 20.0]), np.array([0.0, 1.0, 2.0])
-  other = np.array([5.0, 15.0, 25.0]), np.array([5.0, 15.0, 25.0])
-  x, values = runs_lib.common([one, other])
-  assert x.tolist() == [5, 10, 20]
-  assert values.tolist() == [[0.5, 1, 2], [5, 10, 20]]
-  x, values = runs_lib.common([one, one])
-  assert x.tolist() == [0, 10, 20]
-  assert values.shape == (2, 3)
-  assert runs_lib.common([])[1].shape == (0, 0)

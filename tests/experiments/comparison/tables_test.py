@@ -7,6 +7,7 @@ import pytest
 
 from experiments.comparison import figure, options, output, scores, tables
 from experiments.comparison import runs as runs_lib
+from experiments.sweeps import tables as forms
 from grpo_jax.training.monitor import style
 from tests.experiments.comparison import examples
 
@@ -84,25 +85,25 @@ def test_every_table_says_n_and_the_interval(found):
   for table in every.values():
     assert "n = 2 to 3 seeds" in table.caption or "n is the" in table.caption
     assert "95 %" in table.caption
-  text = tables.markdown(every["tasks"])
+  text = forms.markdown(every["tasks"])
   assert "| GRPO | 0.410 [0.400, 0.420] | 0.510 [0.500, 0.520] |" in text
-  latex = tables.as_latex(every["tasks"])
+  latex = forms.as_latex(every["tasks"])
   row = r"GRPO & 0.410 & [\num{0.400}, \num{0.420}] & 0.510 &"
   assert row in latex
   assert r"R\&D" in latex
   assert r"\caption{Interquartile mean over seeds of right answers" in latex
   assert r"{lS[table-format=1.3]@{\,}lS[table-format=1.3]@{\,}l}" in latex
   assert latex.index(r"\caption") < latex.index(r"\toprule")
-  first, second = csv.DictReader(io.StringIO(tables.as_csv(every["tasks"])))
+  first, second = csv.DictReader(io.StringIO(forms.as_csv(every["tasks"])))
   assert float(first["copy"]) == pytest.approx(0.41)
   assert float(second["sort, high"]) == pytest.approx(0.73)
 
 
 def test_small_numbers_keep_digits_that_say_something():
   row = ["a", 0.00123, 1234.5, 3, None]
-  table = tables.Table("x", "X", "c", ["n", *"abcd"], [row])
-  assert "| a | 0.00123 | 1234.5 | 3 | – |" in tables.markdown(table)
-  assert r"S[table-format=1.5]S[table-format=4.1]" in tables.as_latex(table)
+  table = forms.Table("x", "X", "c", ["n", *"abcd"], [row])
+  assert "| a | 0.00123 | 1234.5 | 3 | – |" in forms.markdown(table)
+  assert r"S[table-format=1.5]S[table-format=4.1]" in forms.as_latex(table)
 
 
 def test_missing_runs_are_listed(found):

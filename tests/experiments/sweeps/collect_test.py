@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.comparison import scores
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import collect, statistics
 from experiments.sweeps import groups as groups_lib
@@ -104,7 +103,7 @@ def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
 
 
 def test_one_seed_has_no_interval_and_none_has_no_mean():
-  assert groups_lib.summarize([0.5]) == (scores.Estimate(0.5), 0.5)
+  assert groups_lib.summarize([0.5]) == (statistics.Estimate(0.5), 0.5)
   assert groups_lib.summarize([]) == (None, None)
 
 
@@ -160,3 +159,15 @@ def test_a_root_without_a_sweep_is_refused(tmp_path):
 def test_an_unknown_metric_lists_those_that_there_are(root):
   with pytest.raises(KeyError, match=r"no such metric.*eval/accuracy, loss"):
     groups_lib.collect(root, "eval/acuracy")
+
+
+def test_curves_are_compared_where_all_are_known():
+  one = np.array([0.0, 10.0, 20.0]), np.array([0.0, 1.0, 2.0])
+  other = np.array([5.0, 15.0, 25.0]), np.array([5.0, 15.0, 25.0])
+  x, values = groups_lib.common([one, other])
+  assert x.tolist() == [5, 10, 20]
+  assert values.tolist() == [[0.5, 1, 2], [5, 10, 20]]
+  x, values = groups_lib.common([one, one])
+  assert x.tolist() == [0, 10, 20]
+  assert values.shape == (2, 3)
+  assert groups_lib.common([])[1].shape == (0, 0)
