@@ -39,11 +39,13 @@ def _label(family: Sequence[Row], width: int = 30) -> str:
 
 def _place(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
   """Writes labels beside points where they cover nothing, the near first."""
+  from matplotlib.transforms import Bbox
+
   figure = axes.figure
   figure.get_figure(root=True).draw_without_rendering()
   dots = axes.transData.transform(points)  # pixels
   frame = axes.get_window_extent()
-  taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
+  taken = [Bbox.from_extents(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
   pixels = figure.dpi / 72
   for i in np.argsort([-len(label) for label in labels], kind="stable"):
     candidates = (
@@ -70,26 +72,18 @@ def _place(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
         else None,
       )
       box = text.get_window_extent()
-      own = (box.x0, box.y0, box.x1, box.y1)
       # The line from the dot must cross no other label.
       line = [
         (dots[i] + s * np.array([dx, dy]) * pixels) for s in (0.3, 0.6, 0.9)
       ]
-      inside = (
-        own[0] > frame.x0
-        and own[1] > frame.y0
-        and own[2] < frame.x1
-        and own[3] < frame.y1
-      )
       others = taken[:i] + taken[i + 1 :]
-      free = not any(
-        own[0] < b[2] and b[0] < own[2] and own[1] < b[3] and b[1] < own[3]
-        for b in others
-      ) and not any(
-        b[0] < x < b[2] and b[1] < y < b[3] for b in others for x, y in line
-      )
-      if inside and free:
-        taken.append(own)
+      if (
+        frame.contains(box.x0, box.y0)
+        and frame.contains(box.x1, box.y1)
+        and not box.count_overlaps(others)
+        and not any(x.contains(*point) for x in others for point in line)
+      ):
+        taken.append(box)
         break
       text.remove()
 
