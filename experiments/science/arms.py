@@ -103,12 +103,7 @@ def changed(
   config.checkpoint.keep = 1
   config.log.trackers = ()
   config.log.traces_every = 0
-  for name, value in settings.items():
-    *groups, last = name.split(".")
-    holder = config
-    for group in groups:
-      holder = holder[group]
-    holder[last] = value
+  config.update_from_flattened_dict(settings)
   return config
 
 
