@@ -100,10 +100,8 @@ def values_of(
       interval of a check excludes 0 on the wrong side. For all other claims it
       takes the failed checks for open.
   """
-  known = {
-    "confirmed": set(confirmed.split()),
-    "refuted": set(refuted.split()),
-  }
+  written = dict.fromkeys(confirmed.split(), "confirmed")
+  written |= dict.fromkeys(refuted.split(), "refuted")
   numbers: dict[str, Any] = {"is_as_written": True}
   for one in found:
     kind = "confirmed" if one.verdict == "confirmed" else "open"
@@ -111,9 +109,8 @@ def values_of(
       kind = "refuted"
     contrasts = [x.contrast for x in one.checks if x.contrast is not None]
     numbers[one.name] = [statistics.text(x, 3) for x in contrasts]
-    numbers["is_as_written"] &= len(contrasts) == len(one.checks) and all(
-      (one.name in known[x]) == (x == kind) for x in known
-    )
+    is_written = kind == written.get(one.name, "open")
+    numbers["is_as_written"] &= is_written and len(contrasts) == len(one.checks)
   return numbers | {"verdicts": verdicts(found), "checks": checks(found)}
 
 
