@@ -42,6 +42,7 @@ from experiments.comparison.scores import Comparison
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.monitor import style
+from grpo_jax.training.runtime import log
 
 _CONFIG = flags_lib.define_config()
 _ALGORITHMS = flags.DEFINE_list(
@@ -149,22 +150,17 @@ def _grid(root: pathlib.Path) -> list[grid_lib.GridCell]:
 
 def _of_grid(grid: Sequence[grid_lib.GridCell]) -> list[runs_lib.Run]:
   """Runs of a grid in its order, those that have not begun included."""
-  begun = [
-    one.cell.workdir
-    for one in grid
-    if (one.cell.workdir / "config.json").exists()
-  ]
+  begun = [x.workdir for x in grid if (x.workdir / log.CONFIG).exists()]
   read = {run.workdir: run for run in runs_lib.read(begun, _METRIC.value)}
   found = []
   for one in grid:
-    folder = one.cell.workdir
-    run = read.get(folder)
+    run = read.get(one.workdir)
     if run is None:
-      why = cells_lib.why_missing(folder)
+      why = cells_lib.why_missing(one.workdir)
       run = runs_lib.Run(
-        folder, one.algorithm, one.task, "", one.seed, None, why, {}
+        one.workdir, one.algorithm, one.task, "", one.seed, None, why, {}
       )
-    base = one.cell.config.algorithm.name
+    base = one.config.algorithm.name
     found.append(dataclasses.replace(run, base=base))
   return found
 

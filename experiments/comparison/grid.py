@@ -44,13 +44,15 @@ class Variant:
 
 
 @dataclasses.dataclass(frozen=True)
-class GridCell:
-  """Run of the grid; `cell` has its config and its folder."""
+class GridCell(Cell):
+  """Cell of the grid."""
 
   algorithm: str
   task: str
-  seed: int
-  cell: Cell
+
+  @property
+  def seed(self) -> int:
+    return self.overrides["seed"]
 
 
 def parse(text: str) -> Variant:
@@ -125,10 +127,11 @@ def cells(
       source = Source(f"{file}:{algorithm.name}", both)
       for seed in seeds:
         cell = source.cell(folder, {"seed": seed})
-        found.append(GridCell(algorithm.label, label, seed, cell))
+        names = {"algorithm": algorithm.label, "task": label}
+        found.append(GridCell(**vars(cell), **names))
   folders: dict[pathlib.Path, GridCell] = {}
   for one in found:
-    first = folders.setdefault(one.cell.workdir, one)
+    first = folders.setdefault(one.workdir, one)
     if first is not one:
       raise ValueError(
         f"compare: {one.algorithm} on {one.task} with seed {one.seed} is asked"
@@ -218,33 +221,28 @@ def train(
   """
   by_folder: dict[pathlib.Path, list[GridCell]] = {}
   for one in grid:
-    by_folder.setdefault(one.cell.workdir.parent, []).append(one)
-  for folder, members in by_folder.items():
-    seeds = [one.cell for one in members]
+    by_folder.setdefault(one.workdir.parent, []).append(one)
+  for folder, seeds in by_folder.items():
     # Seeds of an earlier start stay, though they are not asked for now.
     cells_lib.check_root(folder, seeds, may_have_more=True)
     cells_lib.write_manifest(folder, seeds)
   root.mkdir(parents=True, exist_ok=True)
-  by_cell = {one.cell.workdir: one for one in grid}
-  left = [
-    one.cell for one in grid if cells_lib.read_result(one.cell.workdir) is None
-  ]
+  left = [one for one in grid if cells_lib.read_result(one.workdir) is None]
   progress = Progress(root, len(grid), len(left))
   print(f"compare: {root}: {progress.text()}", flush=True)
   if launcher == "local":
-    return _processes(root, left, by_cell, progress)
+    return _processes(root, left, progress)
   programs = together.programs(left)
   with pool.lock(root):
     for number, group in enumerate(programs, start=1):
-      members = [by_cell[cell.workdir] for cell in group]
-      what = dict.fromkeys(f"{x.algorithm} on {x.task}" for x in members)
+      what = dict.fromkeys(f"{x.algorithm} on {x.task}" for x in group)
       print(
         f"program {number} of {len(programs)},"
         f" {ranges.counted(len(group), 'run')}:"
         f" {', '.join(what)}",
         flush=True,
       )
-      for one in members:
+      for one in group:
         _describe(one, len(group))
       started = time.monotonic()
       results = together.train(group)
@@ -262,29 +260,24 @@ def train(
 
 def _describe(one: GridCell, runs: int) -> None:
   """Leaves the names of a cell in its folder."""
-  one.cell.workdir.mkdir(parents=True, exist_ok=True)
-  log.write_json(
-    one.cell.workdir / runs_lib.CELL,
-    {"algorithm": one.algorithm, "task": one.task, "runs": runs},
-  )
+  one.workdir.mkdir(parents=True, exist_ok=True)
+  names = {"algorithm": one.algorithm, "task": one.task}
+  log.write_json(one.workdir / runs_lib.CELL, names | {"runs": runs})
 
 
 def _processes(
-  root: pathlib.Path,
-  left: Sequence[Cell],
-  by_cell: Mapping[pathlib.Path, GridCell],
-  progress: Progress,
+  root: pathlib.Path, left: Sequence[GridCell], progress: Progress
 ) -> bool:
   waiting = list(left)
   started = time.monotonic()
 
-  def next_cell() -> Cell | None:
+  def next_cell() -> GridCell | None:
     nonlocal started
     if not waiting:
       return None
     started = time.monotonic()
     cell = waiting.pop(0)
-    _describe(by_cell[cell.workdir], 1)
+    _describe(cell, 1)
     print(f"run: {cell.workdir}", flush=True)
     return cell
 

@@ -35,14 +35,14 @@ def test_variants_and_seeds_are_one_program_and_tasks_are_not(tmp_path):
     tmp_path, ["grpo", "grpo:clip_high=0.4"], ["sort:max_len=5", "copy"]
   )
   assert len(found) == 8
-  programs = together.programs([one.cell for one in found])
+  programs = together.programs(found)
   assert [len(group) for group in programs] == [4, 4]
-  first = found[0].cell.config
+  first = found[0].config
   # The task of the file keeps its options; another one has its own.
   assert first.data.task_options.max_len == 5
   assert first.data.task_options.teacher_error == 0.75
-  assert "teacher_error" not in found[2].cell.config.data.task_options
-  folders = {one.cell.workdir.relative_to(tmp_path).parts for one in found}
+  assert "teacher_error" not in found[2].config.data.task_options
+  folders = {one.workdir.relative_to(tmp_path).parts for one in found}
   assert ("grpo", "copy", "seed=1") in folders
   assert len(folders) == 8
 
