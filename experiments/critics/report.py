@@ -31,6 +31,7 @@ from experiments.critics import environments, protocol, training, writing
 from experiments.critics.protocol import Cell
 from experiments.critics.results import Record
 from grpo_jax.cli import flags as flags_lib
+from grpo_jax.training.runtime import files
 
 _PROFILE = flags.DEFINE_enum(
   "profile", "smoke", list(protocol.PROFILES), "Which grid."
@@ -73,7 +74,8 @@ def make(name: str, out: pathlib.Path, only: str, num_seeds: int) -> None:
   )
   for number, cell in enumerate(pending, start=1):
     record = train(cell)
-    _write(writing.path(folder, cell), record)
+    text = json.dumps(dataclasses.asdict(record)) + "\n"
+    files.write(writing.path(folder, cell), text.encode())
     print(
       f"{number}/{len(pending)} {cell.key} {cell.name}:"
       f" {record.final_scores().mean():.1f}, {record.seconds:.0f} s +"
@@ -105,13 +107,6 @@ def train(cell: Cell) -> Record:
     date=datetime.date.today().isoformat(),
     cores=os.cpu_count() or 1,
   )
-
-
-def _write(path: pathlib.Path, record: Record) -> None:
-  """Writes a file whole or not at all: an existing file is a finished cell."""
-  part = path.with_suffix(".part")
-  part.write_text(json.dumps(dataclasses.asdict(record)) + "\n")
-  part.rename(path)
 
 
 if __name__ == "__main__":

@@ -94,16 +94,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   arm, _, percent = name.partition("-")
   algorithm = arm.removesuffix(GROUPS)
   config = ppo_add.get_config("grpo" if name == BASE else algorithm)
-  config.data.name = "sort"
-  config.data.task_options = ml_collections.ConfigDict(
-    {
-      "min_len": 5,
-      "max_len": 5,
-      "num_letters": 10,
-      "tags": False,
-      "teacher_error": 0.75,
-    }
-  )
+  sort_five_letters(config)
   config.model.width = 64
   config.model.mlp_width = 192
   config.sft.steps = 150
@@ -134,6 +125,20 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.eval.every = 0 if name == BASE else EVERY
   config.checkpoint.every = 0
   return arms.changed(config, {})
+
+
+def sort_five_letters(config: ml_collections.ConfigDict) -> None:
+  """Chooses the task, and a teacher who is wrong in three answers of four."""
+  config.data.name = "sort"
+  config.data.task_options = ml_collections.ConfigDict(
+    {
+      "min_len": 5,
+      "max_len": 5,
+      "num_letters": 10,
+      "tags": False,
+      "teacher_error": 0.75,
+    }
+  )
 
 
 _ACCURACY = "eval/accuracy"

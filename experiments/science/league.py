@@ -45,7 +45,7 @@ import numpy as np
 from experiments.comparison import aggregates, figure
 from experiments.comparison.runs import Run
 from experiments.comparison.scores import Comparison
-from experiments.science import arms, pages
+from experiments.science import arms, flips, pages
 from experiments.science import league_problems as problems
 from experiments.science.claims import Rule, rule, table
 from experiments.sweeps import cells, statistics, tables
@@ -237,16 +237,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
 
 
 def _sort(config: ml_collections.ConfigDict) -> None:
-  config.data.name = "sort"
-  config.data.task_options = ml_collections.ConfigDict(
-    {
-      "min_len": 5,
-      "max_len": 5,
-      "num_letters": 10,
-      "tags": False,
-      "teacher_error": 0.75,
-    }
-  )
+  flips.sort_five_letters(config)
   # More than the 6 that are needed: DAPO punishes the last fifth.
   config.sampling.max_new_tokens = 8
 
