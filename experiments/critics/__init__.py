@@ -11,7 +11,7 @@
 | `training.py`     | rollouts and updates, as one program for all seeds       |
 | `results.py`      | the record of a cell                                     |
 | `protocol.py`     | the grid, and the rules by which conclusions are judged  |
-| `figure.py`, `page.py`, `report.py` | the figures, the page, the command     |
+| `figure.py`, `page.py`, `page.md`, `report.py` | figures, page, command     |
 
 Source: de Oliveira et al., "Learning Without Critics? Revisiting GRPO in
 Classical Reinforcement Learning Environments", arXiv:2511.03527.

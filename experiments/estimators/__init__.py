@@ -5,5 +5,6 @@ docs/estimators.md.
 |-------------------|---------------------------------------------------------|
 | `enumeration.py`  | expected gradients of a loss, as sums over all groups   |
 | `measurements.py` | the measurements of each algorithm                      |
-| `figure.py`, `page.py`, `report.py` | the figure, the page, the command     |
+| `figure.py`, `page.py`, `report.py` | the figure, the page with its text in |
+|                   | `page.md` and `findings.md`, the command                |
 """

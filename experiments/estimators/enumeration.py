@@ -82,26 +82,23 @@ def num_rows(num_symbols: int, num_slots: int) -> int:
 def completions(num_symbols: int, num_slots: int) -> Completions:
   """Returns every completion: up to its end token, or T tokens without one."""
   end = num_symbols - 1
-  found = []
+  longest = itertools.product(range(num_symbols), repeat=num_slots)
+  every = dict.fromkeys(
+    x[: x.index(end) + 1] if end in x else x for x in longest
+  )
 
-  def extend(tokens, rows, row):
-    if len(tokens) == num_slots or (tokens and tokens[-1] == end):
-      found.append((tokens, rows))
-      return
+  def child(row, token):
     # Row 0 has the children 1 … V, row 1 the next V, as in a V-ary heap.
-    for token in range(num_symbols):
-      child = num_symbols * row + 1 + token
-      extend((*tokens, token), (*rows, row), child)
-
-  extend((), (), 0)
+    return num_symbols * row + 1 + token
 
   def padded(values):
     return tuple(values) + (0,) * (num_slots - len(values))
 
+  rows = [[*itertools.accumulate(x[:-1], child, initial=0)] for x in every]
   return Completions(
-    tokens=np.array([padded(tokens) for tokens, _ in found]),
-    mask=np.array([np.arange(num_slots) < len(x) for x, _ in found]),
-    rows=np.array([padded(rows) for _, rows in found]),
+    tokens=np.array([padded(tokens) for tokens in every]),
+    mask=np.array([np.arange(num_slots) < len(x) for x in every]),
+    rows=np.array([padded(x) for x in rows]),
   )
 
 
@@ -193,7 +190,7 @@ def state_values(
   every = all_of(logits)
   probs = np.broadcast_to(probabilities(logits)[:, None], every.mask.shape)
   rows = every.rows[every.mask]
-  reached = np.bincount(rows, probs[every.mask], len(logits))
+  reached = reach(logits)
   gained = np.bincount(
     rows, (probs * rewards[:, None])[every.mask], len(logits)
   )
