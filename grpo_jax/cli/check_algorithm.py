@@ -63,7 +63,6 @@ def report(path: str, expected: str | None) -> bool:
   """Prints the checks that hold, and returns whether all of them do.
 
   Args:
-    path: Import path of the algorithm.
     expected: Import path of a reference, or None.
 
   Raises:

@@ -61,7 +61,6 @@ def define_config(
   with the library.
 
   Args:
-    flag_values: Flags to which it is added.
     argv: Command line with the overrides; None: `sys.argv`.
   """
   if flag_values is flags.FLAGS and "config" in flag_values:
@@ -138,8 +137,6 @@ def file_to_write(
   """Returns the file of a flag, checked before any work; None without one.
 
   Args:
-    name: Name of the flag.
-    value: Its value.
     is_ours: False in a process that does not write the file.
 
   Raises:
@@ -168,7 +165,6 @@ def run(
   Ctrl-C; 141 if the reader of its output has gone.
 
   Args:
-    main: The program.
     several_processes: Whether several processes may work together, started with
       --coordinator, --num_processes and --process_id, or as JAX detects them.
     needs_config: Whether --config has to be given, if it is a flag.
@@ -297,7 +293,6 @@ def parse(
   Args:
     argv: `sys.argv`, or the argument of `define_config`; ml_collections reads
       the overrides there.
-    flag_values: The flags that are defined.
     needs_config: Whether --config has to be given, if it is a flag.
     takes_arguments: Whether there may be others than flags.
 

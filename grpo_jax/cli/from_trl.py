@@ -281,7 +281,6 @@ class Converted:
 
     Args:
       fields: Values by the names of TRL's fields.
-      num_devices: Devices of the run.
 
     Raises:
       KeyError: A name is not a field of TRL; the message has the nearest.

@@ -47,11 +47,7 @@ def before_and_after(
   Means over nothing are "–", never 0.
 
   Args:
-    before: Result of `evaluation.summarize` before training.
-    after: The same at the end.
-    num_prompts: Number of prompts of an evaluation.
     how: Description of how completions were drawn.
-    seconds: Seconds of the training and the evaluations.
   """
   head = f"held-out, {how}, n = {num_prompts}"
   lines = [f"{head:<30} {'before':>8}  {'after':>8}  {'change':>8}"]
@@ -88,8 +84,6 @@ def places(
   """Lines about the existing outputs of a run, with the commands to open them.
 
   Args:
-    workdir: Folder of the run.
-    plot: File of the figure, or None without one.
     tensorboard: Whether there are TensorBoard events.
   """
   samples, log = workdir / log_lib.SAMPLES, workdir / traces.FILE
@@ -122,9 +116,6 @@ def _has_content(path: files.Path) -> bool:
 def alarms(workdir: files.Path) -> str | None:
   """Line with the health rules that have warned, as in result.json.
 
-  Args:
-    workdir: Folder of a run that has ended.
-
   Returns:
     "alarms: H01 all_groups_dead (rl, step 110), …"; None if none has warned.
   """
@@ -145,7 +136,6 @@ def failure(
   """Reason why a policy does not pass; None if it does, or nothing is required.
 
   Args:
-    after: Result of `evaluation.summarize`.
     num_prompts: Number of prompts of it, with one completion each.
     required_accuracy: Required accuracy over all of them; None: any.
     max_unscored: `config.rewards.max_unscored`.
@@ -167,7 +157,6 @@ def evaluation_tables(
   """Lines that `grpo-evaluate` prints.
 
   Args:
-    title: Name of the policy.
     how: Description of how completions were sampled.
     content: Content of evaluation.json.
   """
@@ -222,7 +211,6 @@ def _by_part(
   """Lines for each domain or data set, and for their mean.
 
   Args:
-    kind: Name of the parts.
     parts: Name -> "num_prompts" and "figures".
     mean: Result of `scores.macro` for them.
   """

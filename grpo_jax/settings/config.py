@@ -419,7 +419,6 @@ def phase_config(kind: str, **fields: Any) -> typed.AnyPhase:
 
   Args:
     kind: A kind of `kinds.py`.
-    **fields: Settings that differ from their defaults.
 
   Raises:
     KeyError: Phases of this kind do not have such a setting.
@@ -710,9 +709,6 @@ def micro_batch_size(
   """Rows per micro-batch: the config's number, or a good default.
 
   Args:
-    phase: The phase of the run.
-    max_prompt_len: Slots of a prompt.
-    max_new_tokens: Slots of a completion.
     backend: "cpu", "gpu" or "tpu".
 
   Returns:

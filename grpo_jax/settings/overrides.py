@@ -154,7 +154,6 @@ def load(path: str, *arguments: Any) -> config_dict.ConfigDict:
 
   Args:
     path: Path of a Python file with `get_config`.
-    arguments: Arguments of `get_config`.
 
   Raises:
     ValueError: There is no such function, or it fails.
@@ -189,7 +188,6 @@ def complaint(
   """The reason why a name is not that of a single setting, or None.
 
   Args:
-    config: All settings.
     name: The name, such as "rl.steps".
     spelled: Function that spells another name as the user would.
   """
@@ -254,7 +252,6 @@ def apply(config: config_dict.ConfigDict, settings: Mapping[str, Any]) -> None:
   """Sets settings by their names.
 
   Args:
-    config: All settings.
     settings: Name, such as "rl.steps" -> value.
 
   Raises:

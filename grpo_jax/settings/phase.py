@@ -126,7 +126,6 @@ class ScheduleConfig(groups.Switched):
 
     Args:
       where: Name of the group, such as "config.rl.schedule".
-      num_prompts: Prompts of a step of the phase.
     """
     one_of(f"{where[7:]}.name", self.name, NAMES)
     ranges.check(

@@ -40,11 +40,6 @@ def after_update(
   The pass has the shapes of the passes before the update, so a policy that has
   not changed gives the same bits.
 
-  Args:
-    state: State after the step.
-    rows: The rows of the step.
-    phase: Functions of the phase.
-
   Returns:
     None if the policy is not trained, or if its log-probs depend on inputs that
     were not handed out: the experts of tokens, or the ids that the sampler's

@@ -229,8 +229,6 @@ def add(
 
   Args:
     collected: Groups of the rounds before; None before the first round.
-    new: The round.
-    min_std: As in `live_groups`.
     recycled: For the first round, the surplus with which the step begins; None
       if a surplus is not kept.
   """
@@ -299,7 +297,6 @@ def collect(
     prompts: R · P prompts, in the order in which they are drawn.
     max_rounds: R. Static.
     constrain_rows: As in `Phase`.
-    min_std: As in `live_groups`.
     recycled: The surplus of an earlier step; it has fewer than P live groups,
       so at least one round is drawn. None if a surplus is not kept.
 
@@ -383,10 +380,8 @@ def scores(
   """Scores of groups for replay: Σ |A| · s; 0 for a dead group.
 
   Args:
-    groups: P groups.
     scale: A is the reward minus the mean of the group, divided by the deviation
       of the "group" or of the "batch", or "none".
-    min_std: As in `live_groups`.
     eps: Added to that deviation.
   """
   rewards, valid = groups.scored.rewards, groups.scored.valid
@@ -410,7 +405,6 @@ def choose(
   """Draws places of a buffer with probabilities in proportion to their scores.
 
   Args:
-    key: Random key.
     score: Score of each place [K]; 0 for an empty place.
     count: Number of places that the caller needs. They are different if the
       buffer has at least `count` groups.
@@ -477,8 +471,6 @@ class Replay:
 
     Args:
       state: See `init`.
-      fresh: P groups.
-      key: Random key of the choice.
       step: Step of the run.
     """
     num_groups = len(fresh.prompts.ids)

@@ -106,8 +106,6 @@ class InfluenceBounds(features.StepGuards):
     """Scales the policy loss of prompts with too much influence.
 
     Args:
-      state: State before the step.
-      batch: The batch with advantages.
       metrics: Arrays and metrics of `admit`.
 
     Returns:

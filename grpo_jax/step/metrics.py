@@ -149,8 +149,6 @@ def quadrants(rollout: Rollout, scored: Scored, consistent: str) -> Metrics:
   """Shares of completions by consistent reasoning and right answer.
 
   Args:
-    rollout: B completions.
-    scored: Their scores.
     consistent: The component that is at least 1/2 if the answer follows from
       the reasoning.
 
@@ -263,7 +261,6 @@ def of_steps(
   """Reduces metrics of several gradient steps [steps], the first axis.
 
   Args:
-    history: The metrics.
     trained: False for steps whose minibatch has no trained token, as when all
       of its groups are dead: a mean over its tokens is not known. None: all
       steps are on the same rows.
@@ -358,9 +355,6 @@ def domain_metrics(
   Args:
     names: Names of the domains, by number.
     prompts: P prompts; their extras have the number "domain" [P].
-    rollout: B rows.
-    scored: Their scores.
-    batch: The same rows as a training batch.
 
   Returns:
     Scalars, float32, under `domain/NAME/`: the `share` of the rollouts,
@@ -430,10 +424,6 @@ def _mean(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
   """Metrics of drafts and of their corrections.
-
-  Args:
-    rollout: Rollout with corrections.
-    scored: Scores of the corrected rollout.
 
   Returns:
     Scalars, float32, under `correction/`. Of all completions: the `share` that

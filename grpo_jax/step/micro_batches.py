@@ -116,8 +116,6 @@ def arrange(plan: UpdatePlan, batch: TrainBatch, couples_group: bool) -> Rows:
   """Arranges the rows of a batch in the order in which they are run.
 
   Args:
-    plan: The plan of the update.
-    batch: B rows.
     couples_group: True if groups stay together, ordered by their longest row.
   """
   num_rows, num_slots = batch.mask.shape
@@ -168,9 +166,6 @@ def sweep(
   """Runs a function over all micro-batches, one after another.
 
   Args:
-    plan: The plan of the update.
-    batch: The batch of `rows`.
-    rows: Result of `arrange`.
     function: (total, micro-batch, first) -> total; the micro-batch has the rows
       of each device from `first` on.
     total: Total before the first; may be None for a single micro-batch.

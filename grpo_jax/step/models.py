@@ -104,15 +104,7 @@ def with_fields(
   batch: TrainBatch,
   couples_group: bool = False,
 ) -> TrainBatch:
-  """Adds the fields that a model computes to `batch`, without gradient.
-
-  Args:
-    plan: Division of rows into micro-batches.
-    model: A model with `fields`.
-    params: Parameters of all models, by name.
-    batch: B rows.
-    couples_group: True if groups must stay together.
-  """
+  """Adds the fields that a model computes to `batch`, without gradient."""
   assert model.view is not None
   assert model.fields is not None
   view = model.view(params)
@@ -300,7 +292,6 @@ def enter(
   """The states of models at the start of a phase.
 
   Args:
-    models: Models of the phase, by name.
     before: Their states, and those of others, at the end of the phase before.
     carried: Names of models that a later phase needs, and this one does not
       have.
@@ -370,7 +361,6 @@ def by_policy(sample: Callable[..., Any], **fixed: Any) -> functools.partial:
   Args:
     sample: (parameters of the policy, prompts, key, …) -> a rollout, which may
       come with the state to continue from.
-    **fixed: Its other arguments.
   """
   return functools.partial(_by_policy, sample, **fixed)
 
@@ -388,7 +378,6 @@ def by_models(
 
   Args:
     sample: (parameters of the policy and of other models, …) -> a rollout.
-    views: Views of the other models.
     **fixed: As in `by_policy`.
   """
   return functools.partial(_by_models, sample, tuple(views), **fixed)
@@ -430,7 +419,6 @@ def head_of_domains(
 
   Args:
     teachers: Teachers of domain 0, 1, ….
-    params: Parameters of all models, by name.
     batch: B rows with domains.
 
   Returns:
@@ -467,7 +455,6 @@ def mixture_view(
   Args:
     teachers: K models.
     weights: K numbers ≥ 0, not all 0; they are divided by their sum.
-    params: Parameters of all models, by name.
   """
   own = {teacher.name: params[teacher.name] for teacher in teachers}
   total = sum(weights)

@@ -116,7 +116,6 @@ class Partial:
     """Decodes the completions in progress for one step.
 
     Args:
-      state: State before a step.
       prompts: Prompts of all places; ids are places in the stream.
 
     Returns:
@@ -135,7 +134,6 @@ class Partial:
     """The rows of all places, for an environment on the host.
 
     Args:
-      state: State before a step.
       prompts: Prompts of all places; ids are places in the stream.
     """
     waiting = state.waiting[_NAME]
@@ -154,9 +152,7 @@ class Partial:
     """Separates groups that were sampled with the host.
 
     Args:
-      state: State before the step.
       rollout: All rows, with the versions of the tokens of former steps.
-      cut: Progress of the rows.
     """
     before = state.waiting[_NAME]["rollout"].completion_mask
     assert rollout.version is not None
@@ -191,8 +187,6 @@ class Partial:
     """Separates the groups that are trained from those that wait.
 
     Args:
-      state: State before a step.
-      rollout: All rows, with the tokens of the step.
       ended: True on rows that get no more tokens.
       episodes: Episodes of the rows; None without an environment.
 

@@ -108,12 +108,8 @@ def fields(
   importance ratio has the same rounding. Slots that are not trained may be 0.
 
   Args:
-    plan: The plan of the update.
-    trunk: The model.
-    batch: B rows.
     outputs: (micro-batch, its prefix) -> arrays [rows, slots, ...] or [rows]
       by name.
-    couples_group: True if groups must stay together.
   """
   num_slots = batch.mask.shape[1]
   local, prompts = micro_batches.own_prompts(plan, batch)
@@ -190,13 +186,10 @@ def gradient(
   of the gradients from their rows, at least in float32.
 
   Args:
-    plan: The plan of the update.
     trunk: (trained) -> the `Trunk` of the rows.
     trained: Parameters with respect to which the gradient is taken.
-    batch: The rows of one gradient step, prepared.
     loss: (trained, prefix, micro-batch) -> the micro-batch's part of the loss,
       and (terms, metrics).
-    couples_group: True if groups must stay together.
     constrain: Keeps trees like `trained` sharded over the mesh.
     enters_trunk: True if the loss has a gradient with respect to the trunk.
   """

@@ -170,10 +170,7 @@ class ForcedAnswers(features.PrefixValues):
     """Adds V̂ of each prefix to a batch, without gradient.
 
     Args:
-      plan: Division of rows into micro-batches.
-      view: The policy before the update.
       batch: Batch of `with_candidates`.
-      couples_group: True if groups must stay together.
     """
     with jax.named_scope("forced_answers"):
       fields = passes.fields(

@@ -207,7 +207,6 @@ def track(
 
   Args:
     state: "a", "b", "visits" and "last_step" of N prompts.
-    feedback: Results of the step.
     step: Step of the phase, from 0.
     decay: g, the remaining weight of earlier completions.
   """

@@ -129,7 +129,6 @@ class Reservoir(features.OldGroups):
     Args:
       state: State before the step; groups from before the phase are old.
       batch: Fresh groups, before `prepare`.
-      key: Key of the update.
     """
     key = jax.random.fold_in(key, _OLD)
     past, first = state.reservoir, state.step - state.phase_step
@@ -213,7 +212,6 @@ class Reservoir(features.OldGroups):
 
     Args:
       fresh: The batch before `mix`.
-      batch: The batch of the update.
       is_old: True on fresh rows that an old row has replaced.
     """
     of_prompts = jnp.zeros(batch.prompts.tokens.shape[0], bool)

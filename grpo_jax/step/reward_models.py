@@ -40,8 +40,6 @@ def values(
   """Values of a reward model after each token of completions.
 
   Args:
-    plan: Division of rows into micro-batches.
-    view: The reward model.
     prompts: P prompts.
     rollout: B completions of these prompts, each in one row.
   """
@@ -138,9 +136,6 @@ def proxy_metrics(
 
   Args:
     rollout: B completions, the same number for each prompt.
-    scored: Their scores.
-    proxy: Name of the reward model's component.
-    truth: Name of the verifier's component.
     is_logit: True if differences of scores are logits of Bradley and Terry.
 
   Returns:

@@ -65,13 +65,7 @@ class StepRows:
 def step_rows(
   groups: Groups, batch: TrainBatch, required: frozenset[str]
 ) -> StepRows:
-  """The `StepRows` of a step.
-
-  Args:
-    groups: The groups of the step.
-    batch: The prepared batch.
-    required: Inputs that the algorithm needs.
-  """
+  """The `StepRows` of a step."""
   rollout, scored = groups.rollout, groups.scored
   dropped = {name for name, need in _IF_NEEDED.items() if need not in required}
   nothing = dict.fromkeys(dropped.union(_LARGE))

@@ -202,7 +202,6 @@ def step_keys(
   """The rollout key and the update key: functions of (seed, step) only.
 
   Args:
-    state: State before a step.
     ahead: Number of steps from that step to the step of the keys.
   """
   rollout_key, update_key = jax.random.split(
@@ -217,10 +216,7 @@ def prepare(
   """Adds model outputs, advantages and all else that couples rows to a batch.
 
   Args:
-    state: State before the update.
     batch: B rows with rewards.
-    key: Random key of the algorithm.
-    phase: Functions of the phase.
   """
   required = options.needs(phase.algorithm, phase.config)
   for model in phase.models.values():
@@ -292,10 +288,8 @@ def sample_stage(
   """Samples completions of the prompts from the current policy.
 
   Args:
-    state: State before a step.
     prompts: Prompts of the step, or of a later step.
     ahead: Steps from `state` to the step of the prompts, which gives the keys.
-    phase: Functions of the phase.
   """
   assert isinstance(phase.sampler, Sampler)
   rollout_key, _ = step_keys(state, ahead)
@@ -344,8 +338,6 @@ def learn_stage(
   prompts, hand rows out.
 
   Args:
-    state: State before the step.
-    groups: P prompts and their scored completions.
     trains: True if the step trains, [] bool; None: it trains. If False,
       parameters, moments, averages, the algorithm's state and memories stay.
     phase: Functions of the phase; features that it does not use do nothing.
@@ -528,11 +520,8 @@ def draw_stage(
   """Samples and scores completions of the prompts.
 
   Args:
-    state: State before a step.
-    prompts: Prompts of a round.
     host_scores: Scores of verifiers on the host, if only shapes are computed;
       None without such verifiers.
-    phase: Functions of the phase.
   """
   rollouts = rollout_stage(state, prompts, 0, host_scores, phase=phase)
   return score_stage(state, prompts, rollouts, host_scores, phase=phase)
@@ -606,7 +595,6 @@ def partial_step_of_host(
     rollout, cut: Results of `host_turns.pause`.
     scored: Scores of the sessions; those of waiting rows are not read.
     greedy: Scores of the greedy completion of each prompt, if needed.
-    phase: Functions of the phase.
   """
   assert phase.partial is not None
   advanced = phase.partial.of_host(state, rollout, cut)

@@ -105,7 +105,6 @@ def apply(
   so.
 
   Args:
-    transforms: The functions; see the top of this module.
     batch: B rows before advantages.
     memories: As from `enter`, or from the step before.
 

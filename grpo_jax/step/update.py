@@ -143,8 +143,6 @@ class PolicyLoss:
     """The outputs of the policy with these parameters.
 
     Args:
-      params: Parameters of all models, by name.
-      batch: The rows.
       prefix: Prefixes of shared prompts; see `Policy`.
     """
     required = options.needs(self.algorithm, self.config)
@@ -318,10 +316,6 @@ def gradient(
   round-off only.
 
   Args:
-    update: Inputs of the phase's gradient steps.
-    loss: One of its losses.
-    params: Parameters of all models, by name.
-    batch: The rows of one gradient step, prepared.
     is_first: See `Loss.value`.
 
   Returns:
@@ -445,8 +439,6 @@ def run(
   """Updates on one batch: epochs × minibatches × micro-batches.
 
   Args:
-    update: Inputs of the phase's gradient steps.
-    state: State before the update.
     batch: B rows, prepared.
     key: Random key that orders groups into minibatches (unused with one).
     trains: True if parameters and moments change, [] bool; None: they change.

@@ -80,7 +80,6 @@ def check(workdir: files_lib.Path, now: Mapping[str, str]) -> None:
 
   Args:
     workdir: Folder of the run; one without a record passes.
-    now: The digests (`digests`).
 
   Raises:
     ValueError: A file that is not a module has changed, has gone or was added.

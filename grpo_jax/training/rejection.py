@@ -53,12 +53,8 @@ def keep(
   """Returns the kept completions of a step, on every process; all must call.
 
   Args:
-    config: Settings of the run.
-    problem: The problem of the run.
-    mesh: The mesh of the run.
     index: Index of the phase, which keeps completions.
     step: Step over all phases.
-    outcome: The result of the step.
   """
   assert outcome.rows is not None
   assert outcome.batch is not None
@@ -154,9 +150,6 @@ def open_source(
   """Opens the demonstrations of a supervised phase.
 
   Args:
-    config: Settings of the run.
-    problem: The problem of the run, with its own data.
-    workdir: Folder of the run.
     index: Index of the phase, which has begun.
 
   Raises:
@@ -218,10 +211,6 @@ class Stream:
     """Opens only files that no earlier phase is to write.
 
     Args:
-      config: Settings of the run.
-      problem: The problem of the run.
-      workdir: Folder of the run.
-      index: Index of the phase.
       *arguments: Arguments of `Problem.supervised_stream`.
 
     Raises:

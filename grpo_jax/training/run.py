@@ -242,12 +242,10 @@ def prepare(
   that the trainer would refuse there.
 
   Args:
-    settings: Settings of the run.
     problem: The problem that the run trains on. A problem that is only
       described has no records.
     mesh: Devices of the run; for devices that are elsewhere an `AbstractMesh`
       will do.
-    workdir: Folder of the run.
 
   Raises:
     FileNotFoundError, KeyError, TypeError, ValueError: Settings do not go
@@ -286,14 +284,9 @@ def open_run(
 
   Args:
     stack: Closes the files that are opened here.
-    settings: Settings of the run.
     config_json: The config as it was given.
-    workdir: Folder of the run.
-    store: Checkpoints of the run.
     problem: The problem that the run trains on.
     prepared: Parts of the run.
-    mesh: Devices of the run.
-    watch, stop, compiling: See `OpenRun`.
     evaluator: The evaluator of another run with the same prompts and rewards;
       None: a new one.
 
@@ -504,8 +497,6 @@ def record(
   Args:
     run: The run; its state is evaluated, or looked at by canaries, if that is
       due.
-    name: Name of the phase.
-    offset: Steps of the phases before.
     done: Steps of this phase, this one included.
     metrics: Numbers of the step, with its `time/step_s`, seconds.
     outcome: The result of the step, which has its rows.

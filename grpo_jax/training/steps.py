@@ -122,10 +122,6 @@ class Recorder:
     """Starts with nothing recorded.
 
     Args:
-      together: The runs.
-      crew: The stepper of the runs.
-      index: The index of the phase.
-      offset: Steps of the phases before.
       first_step: The first step of the phase in this process.
     """
     self._together, self._crew = together, crew

@@ -80,8 +80,6 @@ def choose(
   """Returns the groups to trace, most important first, with their rules.
 
   Args:
-    numbers: The numbers of the rows.
-    size: Rows of each group.
     count: Groups at most, beside those that are named.
     named: Groups that are chosen whatever their numbers.
     key: Key of the random order, whole numbers from 0.
@@ -156,12 +154,7 @@ class Tracer:
   """Traces the steps of one phase of a run."""
 
   def __init__(self, run: run_lib.OpenRun, index: int):
-    """Compiles nothing yet.
-
-    Args:
-      run: The run.
-      index: The index of the phase.
-    """
+    """Compiles nothing yet."""
     self._run = run
     self._name = run.config.phases[index]
     self._phase = run.phases[index].phase
@@ -189,7 +182,6 @@ class Tracer:
 
     Args:
       step: Step over all phases.
-      outcome: The result of the step.
       is_current: True if the state of the run is the one after this step;
         otherwise tokens have no numbers from after the update.
       is_alarm: True if the step has raised an alarm.
@@ -389,8 +381,6 @@ def write_evaluation(
   """Writes some of the held-out prompts of the run's last evaluation.
 
   Args:
-    run: The run, which has just been evaluated.
-    name: The name of the phase.
     step: Step over all phases.
     at_start: True if the phase has made no step yet.
   """
@@ -448,7 +438,6 @@ def num_left(config: config_lib.RunConfig, step: int, order: int) -> int:
   """The number of times that the run still writes traces, this time included.
 
   Args:
-    config: The config of the run.
     step: Step over all phases.
     order: 0 for the evaluation after the step, 1 for the step itself, 2 for the
       evaluation before the first step of the phase that follows.

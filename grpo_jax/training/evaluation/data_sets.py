@@ -87,7 +87,6 @@ def opened(
   """Opens the data sets to evaluate on.
 
   Args:
-    loaded: A policy.
     data: Name -> JSON-lines file, local or gs://, with the fields of the run's
       own (`config.data.format` and `fields`). Empty: the held-out prompts of
       the run.
@@ -146,9 +145,6 @@ def verified(
   """Adds the fields that the verifiers of a run need to records.
 
   Args:
-    config: Settings of the run.
-    problem: Its problem.
-    source: Records.
     where: Origin of the records, for messages.
 
   Raises:
@@ -220,9 +216,7 @@ def complete(
   """Draws and scores completions: by data set, then by prompt.
 
   Args:
-    loaded: The policy.
     data: At least one data set.
-    draws: Settings of the draws.
     batch_size: Prompts per batch; None: as in the run.
   """
   batch_size = batch_size or loaded.config.eval.batch_size
@@ -253,7 +247,6 @@ def lines(
   """A line of JSON for each prompt, with all its completions.
 
   Args:
-    data: The prompts.
     greedy: One completion of each.
     sampled: The other completions of each.
   """

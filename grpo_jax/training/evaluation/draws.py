@@ -105,10 +105,8 @@ class TextSampler:
     """Compiles nothing yet.
 
     Args:
-      loaded: The policy.
       records: Records like those to complete.
       is_scored: True if the records have the fields that verifiers need.
-      num_samples: Completions of each record.
       temperature: 0 for the most likely tokens.
     """
     problem = loaded.problem

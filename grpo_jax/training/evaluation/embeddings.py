@@ -44,7 +44,6 @@ def measure(
   the budget of a completion, the part that fits is read.
 
   Args:
-    loaded: The policy.
     records: N records of its data, whose prompts fit.
     batch_size: Records at a time; splits over the devices.
 

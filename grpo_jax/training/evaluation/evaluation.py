@@ -106,13 +106,8 @@ class Evaluator:
     """Fixes the prompts and compiles nothing yet.
 
     Args:
-      problem: Prompts and verifiers.
-      policy: The model.
-      mesh: The mesh of the run.
       num_prompts: Number of held-out prompts, the first ones.
-      batch_size: Prompts per batch.
       temperature: 0 for greedy completions.
-      num_samples: Completions per prompt.
       top_p: Tokens are drawn from the most likely ones that have this share of
         the probability; None: from all.
       keeps_ids: True if completions keep their token ids.
@@ -206,9 +201,7 @@ class Evaluator:
     """Evaluates other prompts; batches of equal shapes share a program.
 
     Args:
-      held_out: The prompts.
       num_prompts: Number of prompts, the first ones.
-      batch_size: Prompts per batch.
       start, stop: Only the batches that begin at `start` or later, and before
         `stop`. The draws for a prompt do not depend on them.
     """
@@ -319,9 +312,6 @@ def completions_of(
 
   Args:
     prompts: Texts by `rollout.prompt_index`.
-    texts: Text of each row.
-    rollout: The rows.
-    scored: The scores of the rows.
     answer_after: Marker of an answer; see `answers.vote`.
     errors: The reason why each row could not be scored; None: not known.
   """
@@ -383,7 +373,6 @@ def summarize(
   """The accuracy and mean rewards of a policy, over all its completions.
 
   Args:
-    results: Completions of each prompt.
     domains: Name of the domain of each prompt; empty: there are none.
     consistent: The component that tells if answers follow from the reasoning;
       empty, or absent from these completions: not known.

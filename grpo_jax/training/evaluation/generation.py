@@ -136,11 +136,6 @@ def generate(
   Every process calls it; the first one writes.
 
   Args:
-    loaded: The policy.
-    source: Prompts.
-    num_prompts: Number of prompts to complete.
-    out: The file.
-    options: Settings of the file.
     settings: Further settings on which the file depends, as JSON.
 
   Yields:

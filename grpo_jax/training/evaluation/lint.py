@@ -103,7 +103,6 @@ def of_held_out(
   """A warning about held-out prompts that are training prompts too.
 
   Args:
-    config: Settings of the run.
     problem: Its problem. Held-out prompts of a task are others by themselves,
       and what an environment asks may depend on more than a prompt.
     num_records: Training records to compare, if these are read one at a time;

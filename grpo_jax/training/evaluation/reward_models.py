@@ -41,13 +41,6 @@ class HeldOut:
   ):
     """Fixes the prompts; draws and compiles nothing yet.
 
-    Args:
-      config: Settings of the run.
-      problem: Prompts and rewards.
-      mesh: The mesh of the run.
-      name: Name of the phase.
-      phase: Functions of the phase.
-
     Raises:
       ValueError: There are no held-out pairs that fit.
     """

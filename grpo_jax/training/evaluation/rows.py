@@ -36,7 +36,6 @@ def take(mesh: Mesh, tree: PyTree, rows: Sequence[int] | np.ndarray) -> PyTree:
   All processes call it with the same rows.
 
   Args:
-    mesh: The mesh of the run.
     tree: Arrays on its devices, with rows first.
     rows: Numbers of the rows; another number of rows is compiled again.
   """
@@ -61,10 +60,6 @@ def samples(
   Rows that are still being written are left out.
 
   Args:
-    problem: Prompts and tokenizer.
-    mesh: The mesh of the run.
-    batch: The prompts that this process feeds.
-    rows: The rows of the step.
     count: Number of rows, at most.
   """
   arrays = take(
@@ -133,9 +128,6 @@ def texts_of_prompts(
   All processes call it with the same places.
 
   Args:
-    problem: Problem with the tokenizer.
-    mesh: The mesh of the run.
-    rows: The rows of the step.
     places: Places of the prompts in the batch of the step.
   """
   batch = rows.batch

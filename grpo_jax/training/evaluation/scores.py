@@ -46,7 +46,6 @@ def ballots(group: Sequence[Completion], gold: str) -> list[str | None]:
   with the right answer, and not with each other.
 
   Args:
-    group: Completions of the prompt.
     gold: The right answer in the data; empty if there is none.
   """
   votes = [row.answer for row in group]
@@ -144,7 +143,6 @@ def bootstrap_interval(
     *parts: A value for each prompt. For several parts, such as domains, prompts
       are drawn anew within each, and the mean is that of their means.
     num_resamples: Number of draws.
-    seed: The seed of the draws.
   """
   rng = np.random.default_rng(seed)
   means = np.zeros(num_resamples)
@@ -160,7 +158,6 @@ def of_samples(sampled: Groups, golds: Sequence[str]) -> dict[str, list[float]]:
   """Figures of each prompt, from equally many completions of each.
 
   Args:
-    sampled: Completions of each prompt.
     golds: See `ballots`.
 
   Returns:

@@ -86,7 +86,6 @@ def read_arrays(rows: StepRows, logp: Any, clipped: Any) -> dict[str, Any]:
   """The arrays to fetch for rows that are traced, by name; None if not known.
 
   Args:
-    rows: The rows of the step.
     logp, clipped: See `after.After`; None if not known.
   """
   batch = rows.batch
@@ -127,7 +126,6 @@ def make_rows(
   """Makes the rows of a group; contexts that do not exist are left out.
 
   Args:
-    problem: Tokenizer, and the environment.
     arrays: The arrays of `read_arrays`, fetched, of the group alone.
     first: Place of the group's first row in the batch.
     errors: The reason why a row could not be scored, by its place in the group.
@@ -248,10 +246,8 @@ def calls(
   """The action in each turn of an episode, and the answer of the environment.
 
   Args:
-    problem: Tokenizer, and the environment.
     arrays: Arrays of one row: "exists", "turn", "observed" and "turn_rewards"
       [T], None without an environment.
-    ids: Ids of the tokens that exist.
   """
   if arrays["turn"] is None:
     return ()

@@ -96,7 +96,6 @@ def bound(
   Args:
     past: Tally of the looks that have passed; the bound is −inf before the
       first.
-    scores: The scores of this look.
     fall: d, the largest fall that passes whatever the deviation.
     sigmas: k.
   """
@@ -171,7 +170,6 @@ def check_canaries(guards: GuardsConfig, problem: Problem) -> None:
   """Raises ValueError if a canary is not a component of the reward.
 
   Args:
-    guards: Settings with the canaries.
     problem: The problem. Its rewards by models do not count, because held-out
       prompts are judged without them.
   """
@@ -194,10 +192,6 @@ class Canaries:
     """Makes the prompts of the canaries; compiles nothing yet.
 
     Args:
-      config: The config of the run.
-      problem: Prompts and rewards.
-      policy: The model.
-      mesh: The mesh of the run.
       evaluator: The evaluator of the run; its program is shared if it samples
         at the same temperature.
 
@@ -407,7 +401,6 @@ class Guards:
 
     Args:
       of_phases: Guards inside the steps of each phase, by its name.
-      canaries: The canaries; None if there are none.
       every: Steps between looks at the canaries.
       lines: Lines of the audit log of a run that continues.
     """
@@ -446,7 +439,6 @@ class Guards:
 
     Args:
       step: Step over all phases.
-      phase: Name of the phase.
       metrics: Metrics of the step; arrays of guards are taken out, and the
         largest share of all time is added.
       fallen: Canaries that have fallen after the step.
@@ -540,8 +532,6 @@ def open_guards(
   """Opens the guards of a run at its start, or at its last checkpoint.
 
   Args:
-    config: The config of the run.
-    problem, phases, mesh, evaluator: Those of the run.
     workdir: Folder of the run; the audit log there has been cut to the
       checkpoint.
     position: Extra data of that checkpoint; None at the start.

@@ -36,7 +36,6 @@ def stages_of(
   """The settings of the phases of a run that rules read.
 
   Args:
-    config: Settings of the run.
     correct: The component that marks right completions.
   """
   rewards = config.rewards
@@ -147,7 +146,6 @@ class Monitor:
     """Reads the lines up to the point where a run continues, without warnings.
 
     Args:
-      lines: Lines of metrics.jsonl.
       last: Step of the checkpoint; lines of later steps are ignored.
     """
     for line in lines:

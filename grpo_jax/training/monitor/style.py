@@ -182,10 +182,8 @@ def panels(
   """A figure of panels of equal size.
 
   Args:
-    rows, columns: Numbers of panels.
     width: Width of the figure, inches.
     row: Height of a row, inches.
-    **others: Further arguments of `Figure.subplots`.
   """
   fig = canvas(width, row * rows)
   return fig, fig.subplots(rows, columns, squeeze=False, **others)
@@ -247,7 +245,6 @@ def name_lines(fig: Figure, axes: Axes, most: int = 8, **legend: Any) -> None:
       counts.
     most: If there are more names than this, or if they are higher than the
       panel, there is a legend.
-    **legend: Arguments of the legend.
   """
   lines: dict[str, Any] = {}
   for line in axes.lines:
@@ -305,8 +302,6 @@ def shared_legend(
   """Draws one legend above all panels.
 
   Args:
-    fig: The figure.
-    all_axes: The panels.
     columns: Columns of the legend; 0: as many as fit.
   """
   handles: dict[str, Any] = {}
@@ -332,9 +327,7 @@ def save(fig: Figure, path: str | os.PathLike, **others: Any) -> None:
   """Writes a figure in the format of the path's ending.
 
   Args:
-    fig: The figure.
     path: Local file that ends in one of `FORMATS`.
-    **others: Further arguments of `savefig`.
 
   Raises:
     ValueError: The format is another one.

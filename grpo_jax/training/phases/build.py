@@ -171,7 +171,6 @@ def check_domains(problem: Problem, count: int, setting: str) -> None:
 
   Args:
     problem: Problem whose records have domains.
-    count: Number of domains that the setting covers.
     setting: Name of the setting, and its value.
   """
   if len(problem.domains) > count:

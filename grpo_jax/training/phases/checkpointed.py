@@ -284,8 +284,6 @@ def _check_policy(origin: Any, policy: Policy, shapes: PyTree) -> None:
 
   Args:
     origin: Origin of the shapes, for messages.
-    policy: Policy of a config.
-    shapes: Shapes of parameters.
   """
 
   def descriptions(params):
@@ -318,7 +316,6 @@ def with_outside(state: TrainState, phase: step_lib.Phase) -> TrainState:
 
   Args:
     state: State before the phase begins.
-    phase: Functions of the phase.
 
   Raises:
     FileNotFoundError, ValueError: A model is gone, or damaged.

@@ -59,10 +59,6 @@ def arrays(
   config: config_lib.RunConfig, problem: Problem, name: str
 ) -> Callable[[Record], dict[str, np.ndarray]] | None:
   """Returns (record) -> hints of its prompt, for `extras`; None without hints.
-
-  Args:
-    config, problem: Settings and problem of the run.
-    name: Name of the phase.
   """
   if not config.section(name).correction.corrects:
     return None

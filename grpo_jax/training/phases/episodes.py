@@ -116,7 +116,6 @@ class EpisodeContexts:
     """Returns the ids to read after an action, and if they ask for a summary.
 
     Args:
-      row: The episode.
       observation: Ids from the environment; held back if a summary is due.
       size: Tokens of the completion so far.
     """

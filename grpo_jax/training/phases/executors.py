@@ -59,9 +59,7 @@ def train_batch(
   Of a pair, the preferred row is right and has the reward 1.
 
   Args:
-    batch: Rows of one process.
     rows: Numbers of these rows in the whole batch.
-    num_rows: Number of rows of the whole batch.
   """
   everyone = np.ones(len(rows), bool)
   group_size = len(batch.tokens) // len(batch.prompt_tokens)
@@ -122,7 +120,6 @@ def make_driver(
   """Makes the driver of a phase; see the list at the top of the module.
 
   Args:
-    problem, mesh, phase: Problem, devices and functions of the phase.
     host_reports: `StepResult.host_reports` of the step before the first one.
   """
   if phase.sampler is None:
@@ -239,7 +236,6 @@ def with_queue(
   """Takes the queue out of the state, and draws until the queue is full.
 
   Args:
-    state: State before a step.
     batches: Batch of the step, and those that come next.
     draw: (state without a queue, batch, steps until it is trained) -> rollouts
       of the policy.
@@ -578,7 +574,6 @@ class _Episodes:
     """Plays the episodes of a batch.
 
     Args:
-      state: State before a step.
       batch: Batch of the step, or a later one.
       ahead: Number of steps by which it is later.
       meanwhile: Called while sessions are waited for; overwrites the state.

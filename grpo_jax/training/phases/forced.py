@@ -16,7 +16,6 @@ def make(settings: Any, problem: Problem) -> ForcedAnswers:
 
   Args:
     settings: Config of the algorithm.
-    problem: The problem of the run, which knows right answers.
 
   Raises:
     ValueError: A text is not made of tokens of the tokenizer, or no token is a

@@ -67,8 +67,6 @@ class HostSampler:
 
     Args:
       problem: The problem, with sessions.
-      mesh: The mesh of the run.
-      turns: The compiled parts.
       keeps_contexts: True if a rollout has all contexts of its episodes, False
         for the last ones only.
     """
@@ -138,7 +136,6 @@ class HostSampler:
       params: Parameters of the policy, on the devices.
       prompts: Prompts on the devices, split by rows.
       key: As in `sampling.sample`.
-      batch: The prompts that this process feeds.
       meanwhile: Called once, by all processes between the same two calls of the
         program: when all rows wait for their sessions for the first time, or
         else at the end.

@@ -19,12 +19,7 @@ from grpo_jax.types import PyTree, Rollout
 
 
 def scoring_program(reward: rewards.RewardSum, mesh: Mesh) -> jit.Program:
-  """Returns the program of `reward.score`, for rewards without models.
-
-  Args:
-    reward: The rewards, without those by models.
-    mesh: The mesh of the run.
-  """
+  """Returns the program of `reward.score`, for rewards without models."""
   split = sharding.row_constraint(mesh)
   return jit.Program(
     lambda *inputs: split(reward.score({}, *inputs)), sharding.replicated(mesh)
@@ -35,9 +30,7 @@ def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
   """Fetches the rows that this process judges from arrays split by rows.
 
   Args:
-    mesh: The mesh of the run.
     rows: Arrays on all devices, split by rows.
-    num_rows: Number of rows.
 
   Returns:
     NumPy arrays of the rows `judged_rows`.
@@ -119,9 +112,6 @@ def errors_of(
   These keys stay valid when the rows move to other places of the batch.
 
   Args:
-    mesh: The mesh of the run.
-    batch: The prompts that this process feeds.
-    num_rows: Rows of the rollout, over all processes.
     messages: Messages by number of the row among those of `judged_rows`.
   """
   split = sharding.by_rows(mesh)

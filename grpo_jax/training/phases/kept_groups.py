@@ -27,9 +27,7 @@ def make(
   """Makes the buffers of the phase `name`; see `features.py`.
 
   Args:
-    config, problem, name: Settings, problem and phase.
     objective, reward: Config of its objective, and its reward.
-    num_shards: Devices that share rows.
 
   Raises:
     ValueError: The groups do not split over the devices.

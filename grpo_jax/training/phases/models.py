@@ -96,8 +96,6 @@ class References:
     """Makes the models, by name.
 
     Args:
-      plan: Division of rows into micro-batches.
-      required: Optional inputs that the objective reads.
       topk: Number of likeliest tokens of a teacher that it reads.
     """
     fields = functools.partial(
@@ -187,8 +185,6 @@ def opponents(
   """Makes the models of the opponents of a phase, by name.
 
   Args:
-    phase: Settings of the phase.
-    policy: The policy.
     outside: Models of `from_outside`, by name.
   """
 
@@ -218,8 +214,6 @@ def table(
   """Assigns the seats of a phase; None if the policy has all seats.
 
   Args:
-    phase: Settings of the phase.
-    policy: The policy.
     all_models: Models of the phase, with those of `opponents` among them.
     outside: As in `opponents`.
   """
@@ -241,10 +235,6 @@ def steps(
   settings: RewardModelConfig, tokenizer: Any
 ) -> reward_models.Steps | None:
   """Finds the tokens that end a step; None without a process reward model.
-
-  Args:
-    settings: `config.reward_model`.
-    tokenizer: Tokenizer of the run.
 
   Raises:
     ValueError: No token has such an end, or the tokenizer does not say.

@@ -301,7 +301,6 @@ def of_model(
 
   Args:
     config: Optimizer of the phase, or of the critic or reward model.
-    num_updates: Gradient steps of the phase.
     seed: Seed of the draws of stochastic rounding.
     owner: Name of the model; draws of different ones differ.
   """
@@ -316,12 +315,7 @@ def of_model(
 def of_scalars(
   config: phase.OptimizerConfig, num_updates: int
 ) -> optax.GradientTransformation:
-  """Adam for the scalars that an algorithm trains beside the policy.
-
-  Args:
-    config: The config of the phase.
-    num_updates: Gradient steps of the phase.
-  """
+  """Adam for the scalars that an algorithm trains beside the policy."""
   rate = schedule(config, num_updates)
   clip = optax.clip_by_global_norm(config.clip_norm)
   adam = optax.adam(rate, b1=config.b1, b2=config.b2, eps=config.eps)

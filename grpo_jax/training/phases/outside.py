@@ -55,8 +55,6 @@ def find_outside(
     setting: Name of the setting, for messages, as "config.rl.reference".
     config: Settings of this run. A checkpoint gets the fields of a run (dtype,
       attention, …) from its `model`.
-    problem: Problem of this run, with its tokenizer.
-    mesh: Mesh of this run.
     model_name: Name of the model among those of the other run.
     storage: One of `settings.STORAGE`; others than "own" are for policies.
 
@@ -246,10 +244,6 @@ def outside_of(
   """Finds the reward models that a phase has from outside of the run, by name.
 
   Args:
-    config: Settings of this run.
-    name: Name of the phase.
-    problem: Problem of this run.
-    mesh: Mesh of this run.
     is_scored: True if a reward model scores completions of the phase.
   """
   settings, phase = config.reward_model, config.section(name)
@@ -288,9 +282,6 @@ def find_reward_model(
     setting: Name of the setting, for messages.
     scores_steps: True if the model has to score steps, False for whole
       completions.
-    config: Settings of this run.
-    problem: Problem of this run, with its tokenizer.
-    mesh: Mesh of this run.
 
   Raises:
     FileNotFoundError, ValueError: As from `find_outside`; or the model scores
@@ -403,10 +394,6 @@ def of_phase(
   """Finds the models of a phase from outside of the run, by name.
 
   Args:
-    config: Settings of this run.
-    name: Name of the phase.
-    problem: Problem of this run.
-    mesh: Mesh of this run.
     judged_by: The rewards by models that completions of the phase get.
   """
   phase = config.section(name)

@@ -23,11 +23,6 @@ def make(
   required: frozenset[str],
 ) -> partial.Partial | None:
   """Makes the partial rollouts of the phase `name`; None if rollouts are whole.
-
-  Args:
-    config, problem, policy: Settings, problem and model of the run.
-    name: Name of the phase.
-    required: Optional inputs that its objective reads.
   """
   phase = config.section(name)
   length = phase.partial_len
@@ -71,9 +66,7 @@ def stream(
   """The prompts of a phase with partial rollouts.
 
   Args:
-    problem: The problem of the run.
     phase: Its section of the config.
-    seed: Seed of the order.
     rows: Rows of each batch that this process makes.
   """
   return pipeline.PlacedPrompts(

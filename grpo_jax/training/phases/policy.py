@@ -85,13 +85,7 @@ def only_known(policy: Policy, tokenizer: Any, num_ids: int) -> Policy:
 def check_images(
   model: architecture.TransformerConfig, problem: Problem, where: str
 ) -> None:
-  """Raises ValueError unless a model can read the images of the prompts.
-
-  Args:
-    model: Model of the run, or from outside of it.
-    problem: Problem with the prompts.
-    where: Setting that names the model, for messages.
-  """
+  """Raises ValueError unless a model can read the images of the prompts."""
   shapes = problem.image_shapes
   if shapes is None:
     return
@@ -141,10 +135,7 @@ def _check_image_encoder(
   """Raises ValueError unless a model reads the output of the image processor.
 
   Args:
-    model: Model with a vision tower.
     image_encoder: Encoding of images in prompts.
-    problem: Problem with the tokenizer.
-    where: Setting that names the model, for messages.
   """
   assert model.tower is not None  # It was looked at before.
   token = image_encoder.processor.image_token
@@ -247,7 +238,6 @@ def sampling_policy(policy: Policy, kind: str, mesh: Mesh) -> Policy:
   """The policy with the weights that rollouts of training read.
 
   Args:
-    policy: Policy of the run.
     kind: `config.sampling.weights_dtype`.
     mesh: Mesh of the run; codes and scales lie where the kernels do.
   """

@@ -17,10 +17,7 @@ def make(
   """Makes the reservoir of a phase that learns from earlier phases.
 
   Args:
-    config: Settings of the run.
-    name: Name of the phase.
     max_prompt_len, max_new_tokens: Slots of the run, S and T.
-    num_shards: Devices that share rows.
 
   Raises:
     ValueError: The sizes do not fit.

@@ -108,11 +108,6 @@ def make_sampler(
   """Makes the sampler of the completions of a phase.
 
   Args:
-    policy: The model.
-    problem: Prompts, and the environment that answers.
-    config: Settings of the draws.
-    group_size: Completions per prompt.
-    required: Optional inputs that the objective reads.
     table: Models in the other seats of the environment; None: the policy.
     corrects: Correction of wrong completions; None: there is none.
   """

@@ -160,7 +160,6 @@ def counted(
 
   Args:
     prompts: The N prompts.
-    problem: The problem of the run.
     path: A file that `grpo-generate` has written.
     setting: The setting that names the file, for messages.
 
@@ -209,8 +208,6 @@ def stream(
   """The batches of a phase that chooses its prompts.
 
   Args:
-    config, problem: Settings and problem of the run.
-    name: Name of the phase.
     rows: Rows of each batch that this process makes.
   """
   phase = config.section(name)

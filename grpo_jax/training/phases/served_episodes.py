@@ -48,7 +48,6 @@ class ServedEpisodes:
 
     Args:
       problem: The problem, with an environment that asks over HTTP.
-      mesh: The mesh of the run.
       turns: The policy, the settings of its draws, and sizes.
 
     Raises:
@@ -211,7 +210,6 @@ class _StepEpisodes:
 
     Args:
       number: Number of these episodes, from `OpenEpisodes.begin`.
-      sampler, params: The sampler, and the parameters of the policy.
       meanwhile: See `host_sampler.HostSampler.sample`.
     """
     served, rollouts = self._served, self._served.rollouts

@@ -139,8 +139,6 @@ def read(
 
   Args:
     workdir: Folder of the run, local or gs://.
-    config: Settings of the run.
-    step: Step of the checkpoint.
     models: Shapes of the models by name, taken from `shapes`.
     mesh: Mesh on which they are placed (`sharding.of_params`).
 

@@ -38,7 +38,6 @@ def environment(
   """Makes the environment on the host of a config.
 
   Args:
-    config: The config of the run.
     text: The tokenizer.
     replaced: The environment in graph that it replaces, or None.
 
@@ -96,7 +95,6 @@ def compaction(
   """Makes the compaction of contexts in an environment; None without one.
 
   Args:
-    config: The config of the run.
     text: The tokenizer.
     environment: Sizes of turns.
     max_prompt_len, max_new_tokens: S of first prompts, and T.

@@ -66,7 +66,6 @@ class Reader:
     Args:
       processor: Image processor of the model.
       folder: Folder to which paths are relative, and which they may not leave.
-      num_workers: Number of processes.
 
     Raises:
       ImportError: Pillow is missing.

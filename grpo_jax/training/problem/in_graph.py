@@ -47,8 +47,6 @@ def make(
   """Makes the config's functions of text, on arrays.
 
   Args:
-    config: The config of the run.
-    pieces: The bytes of each token of the tokenizer.
     strips: Spaces that it drops at the beginning of a text.
 
   Raises:
@@ -101,9 +99,6 @@ class WithGolds:
 
   def __init__(self, source: Any):
     """Checks the first thousand golds.
-
-    Args:
-      source: Source of records.
 
     Raises:
       ValueError: One of these golds cannot be compared on arrays.

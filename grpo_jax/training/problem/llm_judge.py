@@ -115,12 +115,6 @@ def rubric(
 ) -> Rubric:
   """Makes the rubric of a config.
 
-  Args:
-    judge: Settings with a rubric.
-    tokenizer: Tokenizer of the run.
-    max_prompt_len: Most tokens of its prompts.
-    record: The first record, which is tried.
-
   Raises:
     ValueError: The tokenizer cannot write the rubric, a value is missing, the
       first record does not fit, or the lengths of others are not known.
@@ -262,7 +256,6 @@ def inputs(
 
   Args:
     prompts: Prompts with `Rubric.arrays` in their extras.
-    rollout: B completions.
     control: Ids that are left out of the completions.
     pad_id: Fills the unused slots.
   """

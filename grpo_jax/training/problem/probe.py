@@ -109,9 +109,6 @@ def _score(
     problem: The problem with the verifiers. Held-out records have no teacher,
       so they are completed as the training records are: a wrong answer is not a
       failure.
-    source: Records.
-    copies: Completions of each record.
-    split: Name of the split in a message.
 
   Raises:
     ValueError: Each row failed.

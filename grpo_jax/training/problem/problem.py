@@ -174,8 +174,6 @@ class Problem:
     """Iterates over shuffled `PromptBatch`es without an end.
 
     Args:
-      seed: Seed of the order.
-      num_prompts: Prompts of each batch.
       max_prompt_len: Longer prompts are left out; None: those that do not fit.
       rows: Rows of each batch to make; None: all.
       names: Domains whose prompts are taken; empty: all.
@@ -293,7 +291,6 @@ class Problem:
     """Begins a session for each row.
 
     Args:
-      batch: The prompts with their records.
       index: [B] Prompt of each row.
       seeds: [B] uint32.
     """
@@ -315,7 +312,6 @@ class Problem:
     """Scores fetched completions with the verifiers on the host.
 
     Args:
-      batch: The prompts with their records.
       rollout: NumPy arrays; `prompt_index` counts the prompts of `batch`.
       reward: The reward to ask; None: that of the problem.
       evaluates: True if a row that times out twice is wrong
@@ -358,7 +354,6 @@ def make_problem(config: config_lib.RunConfig, starts: bool = True) -> Problem:
   """Opens data, tokenizer and verifiers.
 
   Args:
-    config: Settings of the run.
     starts: True if sessions of an environment are started. A launcher needs
       none.
 

@@ -42,7 +42,6 @@ def open_sources(data: DataConfig, seed: int) -> Sources:
 
   Args:
     data: Data whose records are text.
-    seed: The seed of the run.
 
   Raises:
     FileNotFoundError, ImportError, OSError, ValueError: A file or dataset is

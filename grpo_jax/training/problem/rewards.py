@@ -315,8 +315,6 @@ class RewardSum:
     """Gives the rewards by models the models of a phase.
 
     Args:
-      views: Views of the models, by name.
-      plan: Division of rows into micro-batches.
       steps: Steps that a process reward model scores; None: it scores whole
         completions.
     """
@@ -378,7 +376,6 @@ class RewardSum:
     """Scores completions with all rewards, and adds these up.
 
     Args:
-      params: Parameters of all models, by name.
       prompts: P prompts.
       rollout: B completions of them.
       host_scores: The host's scores of them, if it is asked.
@@ -473,7 +470,6 @@ def make(
   """Makes the reward of a run.
 
   Args:
-    config: The config of the run.
     verifier: Verifier of completions; None for a problem that is played in
       sessions which do not exist yet.
     correct: The component that marks right answers; None: the one that the
@@ -566,7 +562,6 @@ def on_host(
   """Starts the config's functions of text in processes of their own.
 
   Args:
-    config: The config of the run.
     tokenizer: Import path and arguments of the tokenizer, for functions that
       ask for it.
     names: Names of the domains of prompts, by number.
@@ -626,10 +621,6 @@ def token_scores(
   Args:
     steps: For each text pairs of (characters up to the end of a step, its
       score).
-    texts: The texts of the tokens.
-    tokens: Ids.
-    mask: Tokens that exist.
-    pieces: The bytes of each token.
 
   Returns:
     The score of the step that ends with a token, and where steps end. If

@@ -422,7 +422,6 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
   """Starts the environment, and returns the fields of its `Problem`.
 
   Args:
-    config: The config of the run.
     text: The tokenizer.
 
   Raises:

@@ -27,7 +27,6 @@ def with_sessions(
   if the config does not set others.
 
   Args:
-    config: Settings of the run.
     problem: A `Problem`: prompts and rewards.
     starts: True if the sessions of the environment are started.
 

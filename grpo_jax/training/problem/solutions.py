@@ -33,7 +33,6 @@ def of_task(task: Task, correct: str) -> Solutions | None:
   """The right answers of a task; None without solutions or a host verifier.
 
   Args:
-    task: Task of the run.
     correct: The component that tells right from wrong.
   """
   if task.solution is None or task.verify_numpy is None:

@@ -50,7 +50,6 @@ def make(data: DataConfig, seed: int) -> TaskData:
 
   Args:
     data: Data whose prompts are made of ids.
-    seed: Seed of the run.
 
   Raises:
     KeyError, TypeError, ValueError: There is no such task.

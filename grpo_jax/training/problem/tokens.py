@@ -46,7 +46,6 @@ def single_ids(text: Any, pieces: Sequence[str], setting: str) -> list[int]:
 
   Args:
     text: The tokenizer.
-    pieces: The texts.
     setting: Name of the setting, and of the thing that has a single token, for
       messages.
 

@@ -188,7 +188,6 @@ def block_means(
   Args:
     values: One for each step; None and NaN are means over nothing, and are left
       out.
-    num_blocks: Number of parts.
 
   Returns:
     None if a part has no value, so that the window is not known.

@@ -131,8 +131,6 @@ def _added(words: Any, shape: tuple[int, ...], xp: Any) -> Any:  # [2] uint32
 
   Args:
     words: Bits of the elements. Elements of 8 bytes have two words.
-    shape: The shape of the array.
-    xp: The module.
   """
   shape = (*shape, words.size // max(math.prod(shape), 1))
   words = words.reshape(shape).astype(xp.uint32)

@@ -61,7 +61,6 @@ def start(
   Args:
     coordinator: host:port where process 0 waits for the others; if the host is
       an address of this machine, or localhost, it listens there alone.
-    num_processes: Number of processes.
     process_id: Number of this process, from 0 on.
 
   Raises:
@@ -520,7 +519,6 @@ class Watch:
     that is lost.
 
     Args:
-      verdict: The reason.
       tell: True if the other processes can be told.
     """
     with self._ending:  # Never released: one message is enough.

@@ -323,7 +323,6 @@ def merged(values: list[Any], name: str, run: jax.Array) -> Any:
 
   Args:
     values: Value for each run: a number, or a dataclass or tuple of settings.
-    name: The name of the setting.
     run: Index of the current run.
 
   Raises:

@@ -134,7 +134,6 @@ class Program:
         `hyperparameters.TracedNumber`.
       sharding: Sharding of the numbers; None: the default device of JAX.
       donate: Number of the argument whose arrays may be overwritten.
-      **options: Options of `jax.jit`.
     """
     self._sharding = sharding
     self._slots = hyperparameters.Inputs()

@@ -139,7 +139,6 @@ class MetricsLog:
 
     Args:
       step: Step over all phases.
-      phase: Name of the phase.
       metrics: name -> a number or an array of one. Numbers that are not finite,
         such as means over nothing, become null, since JSON cannot hold them.
         Trackers do not get them.

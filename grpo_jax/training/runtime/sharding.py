@@ -336,7 +336,6 @@ def of_params(mesh: Mesh, params: PyTree) -> PyTree:
   """Shardings of policy parameters, or of a tree with the same paths.
 
   Args:
-    mesh: The mesh of the run.
     params: Arrays, or their shapes.
 
   Raises:
@@ -387,7 +386,6 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
   that wait are split by rows.
 
   Args:
-    mesh: The mesh of the run.
     state: Arrays, or their shapes.
 
   Raises:
@@ -411,7 +409,6 @@ def of_model(mesh: Mesh, model: ModelState) -> ModelState:
   """Shardings of a model: parameters, moments and averages by `RULES`.
 
   Args:
-    mesh: The mesh of the run.
     model: Arrays, or their shapes.
 
   Raises:

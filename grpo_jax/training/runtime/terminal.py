@@ -361,7 +361,6 @@ def say(text: str, style: str = "") -> None:
   """Prints lines to the output, in colour if it is a terminal.
 
   Args:
-    text: The lines.
     style: Style of `rich`, for a terminal.
   """
   text = fitting(text, sys.stdout)
@@ -424,10 +423,6 @@ def render(
   then the tokens per second, then the ETA. The bar takes the room that remains.
 
   Args:
-    width: Columns of the terminal.
-    phase: Name of the phase.
-    step: Steps taken in the phase.
-    total_steps: Steps of the phase.
     fields: name -> value, the most important first; NaN, a mean over nothing,
       is shown as "-".
     tokens_per_second: Completion tokens per second; None leaves it out.
@@ -526,7 +521,6 @@ def live(width: int, view: Status, ascii: bool = False) -> list[Text]:
 
   Args:
     width: Columns that a line may have.
-    view: The progress.
     ascii: True if the terminal has ASCII only.
   """
   lines = [_bar_line(width, view, ascii)]
@@ -778,10 +772,7 @@ class Progress:
     Redraws at most ten times a second, so it may be called at every step.
 
     Args:
-      step: Steps done.
       fields: name -> value of this step, the most important first.
-      tokens_per_second: See `Status`.
-      eta: See `Status`.
     """
     for name, value in fields.items():
       self._recent.setdefault(name, collections.deque(maxlen=_RECENT)).append(
