@@ -270,10 +270,8 @@ class Converted:
   """A run of TRL in settings of this library.
 
   Attributes:
-    algorithm: Name of the algorithm.
     settings: Values by the names of settings.
     notes: Lines about fields that have no counterpart.
-    workdir: Folder of the run.
   """
 
   def __init__(self, fields: Mapping[str, Any], num_devices: int = 1):

@@ -84,7 +84,6 @@ class Groups:
   Attributes:
     prompts: P prompts.
     rollout: Rows b = p · G + g.
-    scored: Scores of the rows.
     greedy: Scores of the greedy completion of each prompt, if needed.
   """
 
@@ -104,8 +103,6 @@ class Collected:
       there are fewer, dead groups of the last round follow.
     surplus: P groups, the live groups beyond the batch first, in their order.
       None if the surplus is dropped.
-    num_recycled: Number of live groups with which the step began.
-    num_rounds: Number of rounds drawn.
     full: True if P groups are live.
     counts: Sums over all rollouts, kept or not: "live" groups, "valid" and
       "correct" rows, their "reward", "tokens".
@@ -358,13 +355,7 @@ def metrics(collected: Collected) -> Metrics:
 
 
 class ReplayMix(NamedTuple):
-  """A batch with replayed groups.
-
-  Attributes:
-    groups: Groups that the step trains on.
-    state: The buffer after the step.
-    metrics: Metrics of the replay.
-  """
+  """A batch with replayed groups."""
 
   groups: Groups
   state: PyTree

@@ -72,10 +72,8 @@ class OldGroupMix(NamedTuple):
 
   Attributes:
     state: The state, with fresh groups in the reservoir.
-    batch: The batch to train on.
     is_old: True on rows that an old row has replaced, [B]; None: there are
       none.
-    metrics: Metrics of the reservoir.
   """
 
   state: TrainState

@@ -33,7 +33,6 @@ class UpdatePlan:
   """The division of one batch of rows into gradient steps and micro-batches.
 
   Attributes:
-    num_epochs: Passes over the batch.
     num_minibatches: Gradient steps per pass; must divide the rows.
     micro_batch_size: Rows of all T slots per forward/backward pass; must divide
       the rows of a minibatch. Changes time and memory, never the gradient.

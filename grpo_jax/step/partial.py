@@ -54,7 +54,6 @@ class Partial:
       if the environment is on the host.
     prompts: Shapes of the prompts of a step.
     group_size: G.
-    pad_id: Id in empty slots.
     length: N, tokens of a row in a step.
     staleness: Most updates that a group waits for.
     limits: Most tokens of a completion for each domain of prompts; empty: all

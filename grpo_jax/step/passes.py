@@ -31,8 +31,6 @@ class Trunk(NamedTuple):
   """A model without its head, with its parameters.
 
   Attributes:
-    policy: Functions of the model.
-    params: Parameters of the model.
     is_free: True if the model's router chooses the experts of tokens, instead
       of the experts that the batch recorded. Mixed inputs are always those of
       the record.
@@ -141,8 +139,6 @@ class Total(NamedTuple):
   """Sums over micro-batches.
 
   Attributes:
-    gradients: The gradients of the loss.
-    terms: Terms of the loss, by name.
     metrics: Metrics; of a maximum, the largest and not the sum.
     of_prefixes: Gradient with respect to the prefixes of prompts.
   """

@@ -62,7 +62,6 @@ class ForcedAnswers(features.PrefixValues):
   """Settings and functions for answers that are appended to prefixes.
 
   Attributes:
-    answers: Answers of the task.
     opener, closer: Token ids around an answer, at least one each.
     delimiter: True for ids that end a segment.
     entropy_quantile: See `segments.uncertain`.

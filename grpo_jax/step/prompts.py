@@ -86,7 +86,6 @@ class Samples(NamedTuple):
   """A completion of each prompt, and its log-probs under the sampling policy.
 
   Attributes:
-    tokens: Token ids.
     completion_mask: True on tokens that exist.
     mask: True on tokens that the policy wrote.
     logp: Log-prob of each token when it was drawn, at the temperature of
@@ -274,7 +273,6 @@ class Curriculum(PoolSchedule):
   prompts are included: before the first completion, all prompts are.
 
   Attributes:
-    rule: One of these rules.
     size: N.
     num_prompts: P.
     uniform_share: u.

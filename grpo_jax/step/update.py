@@ -112,9 +112,7 @@ class PolicyLoss:
   """The loss of the policy under an algorithm; see `Loss`.
 
   Attributes:
-    policy: The policy's model.
     algorithm, config: The objective.
-    plan: Division of rows into micro-batches.
     reference: (parameters of all models, rows) -> the head that computes logits
       from `reference.h`, for a KL over the whole vocabulary.
     is_rounded: True if the sampler ran with rounded kernels; then the KL from
@@ -228,7 +226,6 @@ class CriticLoss:
   """The loss of a critic's values of tokens; see `Loss`.
 
   Attributes:
-    critic: The critic's model.
     algorithm, config: The objective.
     model: The critic's name among the models.
   """
@@ -286,10 +283,7 @@ class Update:
   """The fixed inputs of a phase's gradient steps.
 
   Attributes:
-    plan: Epochs, minibatches, micro-batches.
-    models: Models of the phase, by name.
     losses: Losses, in the order in which each minibatch runs them.
-    couples_group: See `Algorithm`.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
     constrain_trained: Keeps {model: its trained leaves} sharded over the mesh.
   """

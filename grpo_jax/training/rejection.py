@@ -35,7 +35,6 @@ class KeptCompletions(NamedTuple):
 
   Attributes:
     lines: Lines for the file of the phase.
-    metrics: Metrics of the kept completions.
   """
 
   lines: list[dict[str, Any]]

@@ -101,22 +101,14 @@ class OpenRun:
   """An open run: its files, its programs, and its state as it advances.
 
   Attributes:
-    config: Settings of the run.
     config_hash: Hash of the settings that may not change when it continues.
-    problem: Prompts and rewards.
-    mesh: Devices of the run.
     phases: The phases, compiled for no step yet.
-    streams: Batches of each phase.
     evaluator, store, log: Held-out prompts, checkpoints, and the log.
-    profile_dir: Folder of profiles for xprof.
     stop: Request to end the run, by a signal.
-    watch: Watch over the other processes.
-    compiling: Clock of compilations.
     state: State after the last step.
     position: Extra data of the checkpoint that the run continues from; None at
       the start.
     before, after: First evaluation of the run, last one of this phase.
-    examples: Completions of the last evaluation.
     rewards: Reward of each held-out prompt in the last evaluation that was
       traced; None for a prompt that was not scored. None if no evaluation was
       traced.
@@ -124,7 +116,6 @@ class OpenRun:
     guards: Guards, which give verdicts on its steps.
     measured: Held-out pairs of phases that train a reward model, by phase name.
     tracing: Folder of the profile that is being written, or None.
-    index: Index of the current phase.
     failure: The exception for which the run is left behind while others go on;
       None if it goes on.
     programs: Compiled programs by (purpose, name of the phase), so that a phase
@@ -218,8 +209,6 @@ class Prepared(NamedTuple):
   """A run before any of its arrays exists.
 
   Attributes:
-    policy: The policy's model.
-    phases: The phases, which have not run.
     start: Shapes of the state before the first phase.
     streams: Batches of each phase; empty for a problem without records.
   """

@@ -31,8 +31,6 @@ class DataSet:
   """Prompts to evaluate on.
 
   Attributes:
-    name: Displayed name.
-    source: Records.
     num_prompts: Number of records to use, the first ones.
     names: Names of domains, by number.
   """
@@ -68,9 +66,7 @@ class Draws:
 
   Attributes:
     temperature: 0 for the most likely tokens.
-    num_samples: Completions per prompt.
     top_p: See `evaluation.Evaluator`.
-    seed: The seed of the draws.
   """
 
   temperature: float = 0.0

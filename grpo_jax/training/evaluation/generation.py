@@ -36,8 +36,6 @@ class Counts(NamedTuple):
   """The progress of a file.
 
   Attributes:
-    prompts: Prompts that are done.
-    lines: Lines of the file.
     tokens: Tokens that were drawn for them.
   """
 
@@ -51,7 +49,6 @@ class FileSettings:
   """The settings of a file of completions.
 
   Attributes:
-    draws: Settings of the draws.
     keep: Rule for the completions to keep; None: all.
     is_scored: True if verifiers score them.
     batch_size: Prompts at a time; it changes no line.

@@ -36,7 +36,6 @@ class Interference:
   """Compared gradients of D domains.
 
   Attributes:
-    names: Names of the domains.
     cosines: Mean cosine of gradients from different batches [D, D]; those on
       the diagonal are of two batches of one domain. NaN if all gradients of a
       domain are 0, since no group had different rewards.

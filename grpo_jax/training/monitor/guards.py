@@ -67,7 +67,6 @@ class Tally:
   """Sums of the scores of the looks that have passed.
 
   Attributes:
-    count: Number of scores.
     total, squares: Sums of the scores and of their squares.
   """
 
@@ -112,7 +111,6 @@ class Canary:
   """A score that must not fall.
 
   Attributes:
-    text: Text of the config.
     component: Component of the reward; "correct" for right answers.
     sign: −1 if less is better, else 1.
     path: File with its prompts; "" for held-out ones.

@@ -430,11 +430,6 @@ class Models:
   """The models of a phase, and the losses that train them.
 
   Attributes:
-    config: Settings of the run.
-    phase: Settings of the phase.
-    policy: The model.
-    algorithm, objective: Algorithm of the phase, and its config.
-    plan: Division of rows into micro-batches.
     outside: Models from outside of the run, by name.
   """
 

@@ -73,9 +73,7 @@ class Loaded:
   """A trained policy, with the settings and data of its run.
 
   Attributes:
-    config: Settings of the run.
     problem: The problem that it was trained on.
-    policy: The model.
     mesh: Mesh with the parameters.
     params: Parameters of the policy, averaged ones if there are any.
     step: Step of the checkpoint; None if no run has trained it.

@@ -79,8 +79,6 @@ class References:
 
   Attributes:
     algorithm: Name of the algorithm of the phase, for messages.
-    phase: Settings of the phase.
-    policy: The policy.
     outside: Models from outside of the run, by name, with those of `paths`
       among them.
   """

@@ -24,7 +24,6 @@ class PromptPool(NamedTuple):
   """The prompts that a phase may draw.
 
   Attributes:
-    source: Records.
     numbers: Numbers of the records that fit, [N] int.
   """
 

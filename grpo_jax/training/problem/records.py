@@ -24,7 +24,6 @@ class Sources(NamedTuple):
 
   Attributes:
     train: Records to learn from.
-    held_out: Records to evaluate on.
     supervised: The training records, with the completions that a warm start
       imitates.
     domains: Names of the domains of all records, by number; empty: they have

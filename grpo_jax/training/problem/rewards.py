@@ -75,11 +75,7 @@ class HostScores(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OnHost:
-  """Verifiers of text, in worker processes of the host.
-
-  Attributes:
-    scorer: The processes.
-  """
+  """Verifiers of text, in worker processes of the host."""
 
   scorer: host.HostScorer
 
@@ -106,7 +102,6 @@ class Derived:
   """A reward that is computed from the others and from the tokens.
 
   Attributes:
-    name: Name of the component.
     function: See `rewards/derived.py`.
     sources: Names of the components that it needs.
   """
@@ -121,8 +116,6 @@ class ModelReward(abc.ABC):
   """A reward by a model of the run.
 
   Attributes:
-    name: Name of the component.
-    model: Name of the model.
     view: (parameters of all models) -> view of the model; None until a phase
       sets it.
     plan: Division of rows into micro-batches; None until a phase sets it.
@@ -174,8 +167,6 @@ class RemoteJudge:
   """A model that is asked over HTTP.
 
   Attributes:
-    name: Name of the component.
-    service: Client of the model.
     step_timeout_s: Timeout for all rows of a step, seconds.
   """
 

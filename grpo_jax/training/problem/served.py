@@ -45,7 +45,6 @@ class ServedTurn(NamedTuple):
 
   Attributes:
     observed: Ids between the action before and this one.
-    drawn: Tokens of the policy.
   """
 
   observed: list[int]
@@ -58,13 +57,10 @@ class Episode:
 
   Attributes:
     prompt: Ids that the row continues.
-    key: Random key of its draws.
-    turns: Actions so far.
     failed: The reason why no row can be made of it, or "".
     is_full: True if a request had no room.
     is_over: True if nothing more is drawn for it.
     waits: True while a request of it is being answered.
-    seen: Time of its last request or reply; see `OpenEpisodes.now`.
     answered_at: Time of its last reply, by `time.monotonic`.
     answer_s: For each turn but the last, seconds until the next request.
   """
@@ -97,7 +93,6 @@ class ServedLimits(NamedTuple):
 
   Attributes:
     max_new_tokens: T, tokens of a row.
-    max_action_len: Tokens of an action.
     temperature: Temperature at which the policy is trained; requests may not
       ask for another one.
     top_p: Top-p at which it is trained; None for all tokens.
@@ -300,13 +295,9 @@ class Served:
   """An environment of `verifiers`, and the server that it asks.
 
   Attributes:
-    environment: The environment, in its process.
-    wanted: Settings of the environment.
     row_timeout_s: Timeout of an episode between two requests, seconds.
     step_timeout_s: Timeout of the environment for all episodes of a step,
       seconds.
-    rollouts: Episodes that are played.
-    token: Token of the server.
   """
 
   def __init__(

@@ -20,7 +20,6 @@ class TaskData(NamedTuple):
   """A task with its problems.
 
   Attributes:
-    task: The task of all problems.
     train, held_out, supervised: As in `problem.Problem`.
     domains: Names of the domains; empty: its problems have none.
   """

@@ -50,15 +50,11 @@ class Stage:
   """The settings of a phase that rules read.
 
   Attributes:
-    name: The name of the phase.
-    kind: Kind of the phase; see `kinds.py`.
-    steps: The steps of the phase.
     last: Its last step, counted over all phases.
     group_size, num_rows: Completions per prompt, and per batch.
     max_unscored: Share of rows, `config.rewards.max_unscored`.
     correct: The component that marks right completions.
     rewarded: Components with a weight.
-    num_eval: Held-out prompts.
     ends_short: True if a step that is short of live groups ends the run.
   """
 
@@ -105,10 +101,7 @@ class History:
   """The steps of a phase so far.
 
   Attributes:
-    stage: The phase.
     step: The last step, counted over all phases.
-    num_steps: Steps seen.
-    components: Components of the reward, by name.
     reasoning: The same for steps of reasoning.
     evaluations: (number of the step in the phase, held-out accuracy).
   """
@@ -495,7 +488,6 @@ class Rule:
     reads: Metrics that it looks at.
     threshold: The condition, in words.
     advice: Places to look at, and settings to change.
-    check: The condition.
     patience: Number of looks in a row at which the condition must hold.
     every: Steps between two looks; more than 1 for conditions on a window.
   """
@@ -829,8 +821,6 @@ class Alarm:
 
   Attributes:
     step: Step over all phases.
-    phase: Name of the phase.
-    rule: The rule.
     numbers: The numbers that convinced it.
   """
 

@@ -299,9 +299,6 @@ class Stop:
 
   A second Ctrl-C is a KeyboardInterrupt, at once.
 
-  Args:
-    mesh: The mesh of the run.
-
   Attributes:
     request: Set in the process that has received the signal.
     by: Name of the first signal here; "SIGTERM" if another process received it.

@@ -112,8 +112,6 @@ class TracedNumber:
   It takes part in arithmetic as an array [] does.
 
   Attributes:
-    name: Settings that it comes from.
-    values: Value for each run.
     run: Index into `values`, traced; None: there is one run.
     formula: Formula from settings; empty: it is a setting.
     array: Value inside a traced function of which it is an argument.

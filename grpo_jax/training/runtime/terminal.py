@@ -93,7 +93,6 @@ class _Activity:
   """An activity that takes time.
 
   Attributes:
-    what: Name of the activity.
     start: Time of its start, seconds.
     next_plain: Time of the next line about it in a file.
   """
@@ -107,7 +106,6 @@ class Screen:
   """The last lines of a stream, and the text that is printed above them.
 
   Args:
-    stream: A terminal, or a file.
     clock: () -> time, seconds.
     ticks: True if a thread draws while time passes.
   """
@@ -493,9 +491,6 @@ class Status:
   """The progress of a phase at a moment.
 
   Attributes:
-    phase: Name of the phase.
-    step: Steps taken in it.
-    total_steps: Steps of the phase.
     fields: name -> value, the most important first; NaN is a mean over nothing.
     recent: name -> values of the last steps, the newest last.
     tokens_per_second: Completion tokens per second; None: not known.
@@ -730,8 +725,6 @@ class Progress:
   """Shows the progress of one phase; a context manager that ends with it.
 
   Args:
-    phase: Name of the phase.
-    total_steps: Steps of the phase.
     screen: Screen; None: that of the process.
     clock: () -> time, seconds.
   """
