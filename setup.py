@@ -156,6 +156,7 @@ setuptools.setup(
       "commit.json",
       "*.pyi",
       "settings/*.pyi",
+      "settings/*.toml",
       "training/monitor/*.toml",
       "data/assets/*",
     ],

@@ -21,7 +21,7 @@ _MOUNTED = {
   # Files that the site has as pages, made of what they say.
   "grpo_jax/__init__.pyi": "reference/python.md",
   "grpo_jax/algorithms/options.py": "algorithms/options.md",
-  "grpo_jax/settings/compatibility.py": "reference/compatibility.md",
+  "grpo_jax/settings/compatibility.toml": "reference/compatibility.md",
   "grpo_jax/settings/typed.pyi": "reference/settings.md",
 }
 _PAGES = (".md", ".png", ".svg")

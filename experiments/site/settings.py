@@ -97,7 +97,7 @@ If a run asks for both features of a row, it is refused before anything is
 compiled. The error has the reason and the remedy of the row. All other pairs
 are accepted:
 [compatibility_test.py](../../tests/settings/compatibility_test.py) tries every
-row and every pair. The table is code, `grpo_jax/settings/compatibility.py`.
+row and every pair. The table is `grpo_jax/settings/compatibility.toml`.
 
 | feature | excludes | why | what to do |
 |---|---|---|---|"""
