@@ -241,12 +241,12 @@ def add(
   if collected is None:
     # Groups of zeros are dead, and dead groups of the past are not kept.
     collected = Collected(
-      groups=_zeros(new),
+      groups=nothing(new),
       surplus=None,
       num_recycled=jnp.int32(0),
       num_rounds=jnp.int32(0),
       full=jnp.bool(False),
-      counts=_zeros(counts),
+      counts=nothing(counts),
     )
     if recycled is not None:
       collected = _start(collected, recycled, min_std)
@@ -270,12 +270,8 @@ def _start(collected: Collected, recycled: Groups, min_std: float) -> Collected:
   )
 
 
-def nothing(like: Groups) -> Groups:
-  """Returns dead groups of these shapes."""
-  return _zeros(like)
-
-
-def _zeros(like: PyTree) -> PyTree:
+def nothing(like: PyTree) -> PyTree:
+  """Zeros of these shapes; groups of zeros are dead."""
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
 
@@ -309,7 +305,7 @@ def collect(
     groups = draw(constrain_rows(round_prompts))
     return constrain_rows(add(collected, groups, min_std, recycled))
 
-  start = _zeros(jax.eval_shape(lambda: with_round(None, 0)))
+  start = nothing(jax.eval_shape(lambda: with_round(None, 0)))
   if recycled is not None:
     start = _start(start, recycled, min_std)
   return lax.while_loop(

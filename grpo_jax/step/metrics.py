@@ -396,30 +396,24 @@ def domain_metrics(
     has = groups.astype(bool) & (of_group == number)
     values = {
       "share": (rows & own).sum() / rows.sum(),
-      "accuracy": _mean(is_right, scores),
-      "reward": _mean(scored.rewards, scores),
-      "length": _mean(lengths, rows & own),
-      "length_correct": _mean(lengths, is_right & own),
-      "length_incorrect": _mean(lengths, scores & ~is_right),
-      "truncated": _mean(~rollout.terminated, rows & own),
-      "entropy": _mean(rollout.entropy, tokens),
-      "dead_groups": _mean(~live, has),
+      "accuracy": _mean_if_any(is_right, scores),
+      "reward": _mean_if_any(scored.rewards, scores),
+      "length": _mean_if_any(lengths, rows & own),
+      "length_correct": _mean_if_any(lengths, is_right & own),
+      "length_incorrect": _mean_if_any(lengths, scores & ~is_right),
+      "truncated": _mean_if_any(~rollout.terminated, rows & own),
+      "entropy": _mean_if_any(rollout.entropy, tokens),
+      "dead_groups": _mean_if_any(~live, has),
       "unscored": (rows & own & ~scored.valid).sum(),
       "tokens": tokens.sum(),
     }
     if kl is not None:
-      values["kl"] = _mean(kl, batch.mask & own[:, None])
+      values["kl"] = _mean_if_any(kl, batch.mask & own[:, None])
     metrics |= {
       f"domain/{name}/{key}": value.astype(jnp.float32)
       for key, value in values.items()
     }
   return metrics
-
-
-def _mean(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """Mean over True entries; NaN if there are none."""
-  total = jnp.where(mask, x, 0).sum()
-  return jnp.where(mask.any(), total / jnp.maximum(mask.sum(), 1), jnp.nan)
 
 
 def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
@@ -454,19 +448,14 @@ def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
   metrics = {
     "share": is_corrected.mean(),
     "unfit": corrections.unfit.sum(),
-    "right": _share(scored.correct, scored_now),
-    "right_after_cue": _share(scored.correct, by_cue),
-    "draft_accuracy": _share(corrections.correct, corrections.valid),
-    "draft_dead_groups": _share(~was_live, was_scored),
-    "made_live": _share(is_live & ~was_live, was_scored),
+    "right": _mean_if_any(scored.correct, scored_now),
+    "right_after_cue": _mean_if_any(scored.correct, by_cue),
+    "draft_accuracy": _mean_if_any(corrections.correct, corrections.valid),
+    "draft_dead_groups": _mean_if_any(~was_live, was_scored),
+    "made_live": _mean_if_any(is_live & ~was_live, was_scored),
     "injected": corrections.injected.sum(),
     "generated": drawn_after.sum(),
   }
   return {
     f"correction/{name}": x.astype(jnp.float32) for name, x in metrics.items()
   }
-
-
-def _share(values: jax.Array, mask: jax.Array) -> jax.Array:  # [n], [n] -> []
-  """Mean of `values` over True entries of `mask`; NaN if there are none."""
-  return jnp.where(mask.any(), masked.mean(values, mask), jnp.nan)

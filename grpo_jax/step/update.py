@@ -86,16 +86,12 @@ class Loss(Protocol):
     """The metrics of a gradient step."""
 
 
-def _with_leaves(params: Params, name: str, trained: PyTree) -> Params:
-  """Replaces the trained leaves of one model in `params`."""
-  return {**params, name: {**params[name], "trained": trained}}
-
-
 def _with_models(params: Params, trained: Mapping[str, PyTree]) -> Params:
   """Replaces the trained leaves of several models in `params`."""
-  for name, leaves in trained.items():
-    params = _with_leaves(params, name, leaves)
-  return params
+  return {**params} | {
+    name: {**params[name], "trained": leaves}
+    for name, leaves in trained.items()
+  }
 
 
 def _of_tokens(
