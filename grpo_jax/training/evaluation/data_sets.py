@@ -104,8 +104,6 @@ def opened(
       f" {config.data.shown_task}, where prompts are made; leave the data sets"
       " out."
     )
-  from grpo_jax.training.problem import records as records_lib  # Sources.
-
   data_sets = []
   for name, path in data.items():
     if name in ("", _MACRO):
@@ -115,21 +113,26 @@ def opened(
       )
     if not files.parse(path).exists():
       raise FileNotFoundError(f"data {name}={path}: there is no such file.")
-    source = verified(
-      config,
-      problem,
-      sources.JsonlSource(
-        path,
-        records_lib.format_of(config.data),
-        config.data.fields,
-        config.data.domain_key,
-        config.data.images,
-      ),
-      f"data {name}={path}",
-    )
+    source = read(config, problem, path, f"data {name}={path}")
     count = min(num_prompts or len(source), len(source))
     data_sets.append(DataSet(name, source, count, problem.domains))
   return data_sets
+
+
+def read(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  path: str,
+  where: str,
+) -> sources.Source:
+  """Reads a JSON-lines file with the fields of the run's own, as `verified`."""
+  from grpo_jax.training.problem import records  # Sources.
+
+  data = config.data
+  source = sources.JsonlSource(
+    path, records.format_of(data), data.fields, data.domain_key, data.images
+  )
+  return verified(config, problem, source, where)
 
 
 def verified(

@@ -26,7 +26,7 @@ from grpo_jax.algorithms import objective
 from grpo_jax.ops import masked
 from grpo_jax.step import step
 from grpo_jax.step import update as update_lib
-from grpo_jax.training.phases import checkpointed, corrections, judging, policy
+from grpo_jax.training.phases import checkpointed, judging, policy
 from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import Prompts, PyTree, Rollout, Scored, TrainState
 
@@ -105,7 +105,7 @@ def measure(
         num_prompts,
         None,
         names=(domain,),
-        hints=corrections.arrays(config, problem, name),
+        hints=policy.hints(config, problem, name),
       )
       vectors = []
       for _ in range(num_batches):

@@ -35,24 +35,21 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from grpo_jax.data import sources
 from grpo_jax.ops import divergences, logprobs
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings.monitor import GuardsConfig
 from grpo_jax.step import guards as guards_lib
 from grpo_jax.step import models
 from grpo_jax.training.evaluation import evaluation
 from grpo_jax.training.monitor import health
 from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import files, hosts, log
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, TrainState
@@ -130,16 +127,6 @@ class Canary:
       text, component.removeprefix("-"), -1.0 if is_less else 1.0, path
     )
 
-  def check(self, names: Iterable[str]) -> None:
-    """Raises ValueError unless the component is known, or is "correct"."""
-    if self.component not in {*names, _CORRECT}:
-      raise ValueError(
-        f"config.guards.canaries: {self.text!r} is no component of the reward;"
-        f" they are {', '.join(sorted(names))}, and {_CORRECT!r}. One that is"
-        " only looked at has the weight 0 in config.rewards.weights. Models are"
-        " not asked about held-out prompts."
-      )
-
   def scores(self, rows: Sequence[evaluation.Completion]) -> list[float]:
     """The scores of completions, larger ones better; an unscored one is wrong.
 
@@ -149,31 +136,6 @@ class Canary:
       return [self.sign * row.right for row in rows]
     values = [row.components[self.component] for row in rows if row.valid]
     return [self.sign * x for x in values if not math.isnan(x)]
-
-
-@dataclasses.dataclass(frozen=True)
-class GuardLook:
-  """The result of a look at the canaries.
-
-  Attributes:
-    metrics: `canary/NAME` of each, and `canary/kl` in nats per completion.
-    fallen: A sentence for each canary that has fallen; empty: all have passed.
-  """
-
-  metrics: dict[str, float]
-  fallen: tuple[str, ...]
-
-
-def check_canaries(guards: GuardsConfig, problem: Problem) -> None:
-  """Raises ValueError if a canary is not a component of the reward.
-
-  Args:
-    problem: The problem. Its rewards by models do not count, because held-out
-      prompts are judged without them.
-  """
-  names = problem.components | problem.reward.without_models().derived
-  for text in guards.canaries:
-    Canary.parse(text).check(names)
 
 
 class Canaries:
@@ -219,20 +181,9 @@ class Canaries:
           )
         # Canaries with prompts of their own are rare.
         from grpo_jax.training.evaluation import data_sets
-        from grpo_jax.training.problem import records as records_lib
 
-        records = data_sets.verified(
-          config,
-          problem,
-          sources.JsonlSource(
-            canary.path,
-            records_lib.format_of(config.data),
-            config.data.fields,
-            config.data.domain_key,
-            config.data.images,
-          ),
-          f"config.guards.canaries: {canary.text!r}",
-        )
+        where = f"config.guards.canaries: {canary.text!r}"
+        records = data_sets.read(config, problem, canary.path, where)
         count = min(size, len(records))
         self._of[canary.path] = sampler.on(records, count, count)
     self.past: dict[str, Tally] = {}
@@ -247,8 +198,13 @@ class Canaries:
     """Continues from a checkpoint."""
     self.past = {name: Tally(**tally) for name, tally in position.items()}
 
-  def look(self, state: TrainState) -> GuardLook:
-    """Completes the prompts of all canaries; keeps the scores if all pass."""
+  def look(self, state: TrainState) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Completes the prompts of all canaries; keeps the scores if all pass.
+
+    Returns:
+      `canary/NAME` of each, and `canary/kl` in nats per completion; and a
+      sentence for each canary that has fallen.
+    """
     params = policy_lib.evaluation_params(state.models["policy"])
     key = jax.random.key(_KEY)
     rows = {
@@ -286,7 +242,7 @@ class Canaries:
         )
     if not fallen:
       self.past = after
-    return GuardLook(metrics, tuple(fallen))
+    return metrics, tuple(fallen)
 
   def _kl(
     self, state: TrainState, params: PyTree, key: jax.Array
@@ -421,8 +377,7 @@ class Guards:
   def look(self, state: Any) -> tuple[dict[str, float], tuple[str, ...]]:
     """Looks at the canaries; returns metrics, and those that have fallen."""
     assert self.canaries is not None
-    look = self.canaries.look(state)
-    return look.metrics, look.fallen
+    return self.canaries.look(state)
 
   def judge(
     self,
@@ -512,15 +467,26 @@ def _looks(config: config_lib.RunConfig) -> bool:
   return bool(is_on and guards.canary_every and guards.canaries)
 
 
-def check(config: config_lib.RunConfig, problem: problem_lib.Problem) -> None:
-  """Raises ValueError if a canary of the run is not a reward's component."""
-  if _looks(config):
-    check_canaries(config.guards, problem)
+def check(config: config_lib.RunConfig, problem: Problem) -> None:
+  """Raises ValueError if a canary of the run is not a reward's component.
+
+  Rewards by models do not count, because held-out prompts are judged without
+  them.
+  """
+  names = problem.components | problem.reward.without_models().derived
+  for text in config.guards.canaries if _looks(config) else ():
+    if Canary.parse(text).component not in {*names, _CORRECT}:
+      raise ValueError(
+        f"config.guards.canaries: {text!r} is no component of the reward; they"
+        f" are {', '.join(sorted(names))}, and {_CORRECT!r}. One that is only"
+        " looked at has the weight 0 in config.rewards.weights. Models are not"
+        " asked about held-out prompts."
+      )
 
 
 def open_guards(
   config: config_lib.RunConfig,
-  problem: problem_lib.Problem,
+  problem: Problem,
   phases: Sequence[checkpointed.OpenPhase],
   mesh: Mesh,
   evaluator: evaluation.Evaluator,

@@ -283,15 +283,8 @@ def _check_policy(origin: Any, policy: Policy, shapes: PyTree) -> None:
   Args:
     origin: Origin of the shapes, for messages.
   """
-
-  def descriptions(params):
-    return {
-      jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}"
-      for path, x in jax.tree_util.tree_leaves_with_path(params)
-    }
-
-  expected = descriptions(abstract_start(policy, 0).params["policy"])
-  actual = descriptions(shapes)
+  own = abstract_start(policy, 0).params["policy"]
+  expected, actual = map(checkpoints.descriptions, (own, shapes))
   if expected != actual:
     differ = sorted(
       name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,16 +20,14 @@ Record = Mapping[str, Any]
 
 def make(
   config: config_lib.RunConfig, problem: Problem, name: str
-) -> hints_lib.Correction | None:
-  """Makes the correction of the phase `name`; None if it corrects nothing.
+) -> hints_lib.Correction:
+  """Makes the correction of the phase `name`, which corrects something.
 
   Raises:
     ValueError: The task knows no right answers, a text is not made of its
       tokens, or a completion with the sentence would not be right.
   """
   settings = config.section(name).correction
-  if not settings.corrects:
-    return None
   where = f"config.{name}.correction"
   if settings.max_new_tokens >= problem.max_new_tokens and settings.p_cue:
     raise ValueError(
@@ -37,7 +35,7 @@ def make(
       f" {problem.max_new_tokens} tokens (config.sampling.max_new_tokens), in"
       " which a draft and the cue have to fit as well; lower it, or raise that."
     )
-  hints = _hints(config, problem, name)
+  hints = make_hints(config, problem, name)
   record = problem.train[0]
   # If a reference does not fit, the row gets the sentence in its place.
   fits = (hints.arrays(record)[hints_lib.REFERENCE] >= 0).any()
@@ -53,16 +51,6 @@ def make(
     train_injected=settings.train_injected,
     limits=problem.limits,
   )
-
-
-def arrays(
-  config: config_lib.RunConfig, problem: Problem, name: str
-) -> Callable[[Record], dict[str, np.ndarray]] | None:
-  """Returns (record) -> hints of its prompt, for `extras`; None without hints.
-  """
-  if not config.section(name).correction.corrects:
-    return None
-  return _hints(config, problem, name).arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +109,15 @@ class Hints:
     return row
 
 
-def _hints(config: config_lib.RunConfig, problem: Problem, name: str) -> Hints:
+def make_hints(
+  config: config_lib.RunConfig, problem: Problem, name: str
+) -> Hints:
+  """Makes the hints of the phase `name`.
+
+  Raises:
+    ValueError: The task knows no right answers, or a text is not made of its
+      tokens.
+  """
   settings = config.section(name).correction
   where = f"config.{name}.correction"
   if problem.solutions is None:

@@ -234,37 +234,6 @@ def _with_ids(policy: Policy, count: int) -> Policy:
   return dataclasses.replace(policy, head=head)
 
 
-def outside_of(
-  config: config_lib.RunConfig,
-  name: str,
-  problem: Problem,
-  mesh: Mesh,
-  is_scored: bool,
-) -> dict[str, Outside]:
-  """Finds the reward models that a phase has from outside of the run, by name.
-
-  Args:
-    is_scored: True if a reward model scores completions of the phase.
-  """
-  settings, phase = config.reward_model, config.section(name)
-  sources = {}
-  if settings.source and (is_scored or "reward" in phase.trains):
-    sources["reward"] = "source", bool(settings.step_ends)
-  if settings.ranks(phase):
-    sources["ranker"] = "ranked_by", False
-  return {
-    model_name: find_reward_model(
-      getattr(settings, field),
-      setting=f"config.reward_model.{field}",
-      scores_steps=scores_steps,
-      config=config,
-      problem=problem,
-      mesh=mesh,
-    )
-    for model_name, (field, scores_steps) in sources.items()
-  }
-
-
 def find_reward_model(
   path: str,
   *,
@@ -418,6 +387,19 @@ def of_phase(
   judge = config.judge
   if judge.model and not judge.service.url and JUDGE in judged_by:
     outside[JUDGE] = find(judge.model, setting="config.judge.model")
-  return outside | outside_of(
-    config, name, problem, mesh, is_scored=REWARD_MODEL in judged_by
-  )
+  scoring = config.reward_model
+  sources = {}
+  if scoring.source and (REWARD_MODEL in judged_by or "reward" in phase.trains):
+    sources["reward"] = "source", bool(scoring.step_ends)
+  if scoring.ranks(phase):
+    sources["ranker"] = "ranked_by", False
+  for model_name, (field, scores_steps) in sources.items():
+    outside[model_name] = find_reward_model(
+      getattr(scoring, field),
+      setting=f"config.reward_model.{field}",
+      scores_steps=scores_steps,
+      config=config,
+      problem=problem,
+      mesh=mesh,
+    )
+  return outside

@@ -21,13 +21,9 @@ def make(
   policy: Policy,
   name: str,
   required: frozenset[str],
-) -> partial.Partial | None:
-  """Makes the partial rollouts of the phase `name`; None if rollouts are whole.
-  """
+) -> partial.Partial:
+  """Makes the partial rollouts of the phase `name`, which has some."""
   phase = config.section(name)
-  length = phase.partial_len
-  if length is None:
-    return None
   num_slots, pad_id = problem.max_new_tokens, problem.tokenizer.pad_id
   sampler = config.sampling.sampler(
     num_slots,
@@ -35,7 +31,7 @@ def make(
     pad_id,
     record_kept="kept_ids" in required,
   )
-  length = min(length, num_slots)
+  length = min(phase.partial_len, num_slots)
   # If every completion ends before the bound, none ever gets more tokens.
   is_bounded = length * (phase.staleness + 1) < num_slots
   return partial.Partial(

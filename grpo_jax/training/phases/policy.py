@@ -291,4 +291,4 @@ def hints(
     return None
   from grpo_jax.training.phases import corrections
 
-  return corrections.arrays(config, problem, name)
+  return corrections.make_hints(config, problem, name).arrays

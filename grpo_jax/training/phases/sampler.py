@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
-from grpo_jax import ranges
 from grpo_jax.rollout import sampling, seats
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import models
@@ -168,18 +167,12 @@ def _mix_until(
   """
   if not sampling.mix_rate or not sampling.mix_until:
     return ()
-  try:
-    ids = problem.tokenizer.markup_ids(sampling.mix_until)
-  except ValueError:
-    ids = []
-  if len(ids) != 1:
-    raise ValueError(
-      f"config.sampling.mix_until={sampling.mix_until!r} is"
-      f" {ranges.counted(len(ids), 'token')}"
-      f" {ids}, and one has to tell where mixing ends; choose a token of the"
-      " tokenizer, or '' to mix whole completions."
-    )
-  return tuple(ids)
+  from grpo_jax.training.problem import tokens  # Tokenizers of text.
+
+  where = "config.sampling.mix_until ('' mixes whole completions): mixing ends"
+  return tuple(
+    tokens.single_ids(problem.tokenizer, [sampling.mix_until], where)
+  )
 
 
 class Table(NamedTuple):

@@ -15,7 +15,7 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.phase import ADS, SPO
 from grpo_jax.step import features
 from grpo_jax.step import prompts as prompts_lib
-from grpo_jax.training.phases import corrections
+from grpo_jax.training.phases import policy
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import files
 
@@ -219,5 +219,5 @@ def stream(
     max_prompt_len=phase.max_prompt_len or problem.max_prompt_len,
     pad_id=problem.tokenizer.pad_id,
     rows=rows,
-    more=problem.arrays(corrections.arrays(config, problem, name)),
+    more=problem.arrays(policy.hints(config, problem, name)),
   )

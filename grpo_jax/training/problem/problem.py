@@ -410,11 +410,6 @@ def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
   return sessions.with_sessions(config, problem, starts)
 
 
-def _reward(verify, correct, tokens, mask, extras):  # [F], [F] -> []
-  """The verifier's score of a completion that consists of an answer alone."""
-  return verify(tokens, mask, extras)[correct]
-
-
 def _answers(task: Task, correct: str) -> prefix_value.Answers | None:
   """Right answers and verifier of a task, if it has both."""
   if task.right_answer is None or task.verify is None:
@@ -423,7 +418,7 @@ def _answers(task: Task, correct: str) -> prefix_value.Answers | None:
 
   return prefix_value.Answers(
     task.right_answer,
-    functools.partial(_reward, task.verify, correct),
+    functools.partial(solutions_lib.reward, task.verify, correct),
     task.pad_id,
   )
 

@@ -38,11 +38,12 @@ def of_task(task: Task, correct: str) -> Solutions | None:
   if task.solution is None or task.verify_numpy is None:
     return None
   return Solutions(
-    task.solution, functools.partial(_reward, task.verify_numpy, correct)
+    task.solution, functools.partial(reward, task.verify_numpy, correct)
   )
 
 
-def _reward(verify, correct, tokens, mask, extras):  # [F], [F] -> float
+def reward(verify, correct, tokens, mask, extras):  # [F], [F] -> []
+  """The verifier's score of a completion."""
   return verify(tokens, mask, extras)[correct]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from grpo_jax.configs import bias_mcq, calc_tool_grpo, jsonl
 from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import monitor
 from grpo_jax.training import loop
 from grpo_jax.training.evaluation import evaluation
 from grpo_jax.training.monitor import guards
@@ -109,12 +110,12 @@ def test_a_canary_that_no_verifier_answers_any_more_falls(monkeypatch):
     guards.policy_lib, "evaluation_params", lambda policy: policy
   )
   canaries = object.__new__(guards.Canaries)
-  canaries.guards = guards.GuardsConfig(canary_max_kl=0.0)
+  canaries.guards = monitor.GuardsConfig(canary_max_kl=0.0)
   canaries._canaries = [guards.Canary.parse("language")]
   canaries._of, canaries.past = {"": Sampler()}, {}
   state = types.SimpleNamespace(models={"policy": None})
-  assert not canaries.look(state).fallen
-  (fallen,) = canaries.look(state).fallen
+  assert not canaries.look(state)[1]
+  _, (fallen,) = canaries.look(state)
   assert "'language' has no score" in fallen
 
 
@@ -130,10 +131,6 @@ def test_a_canary_is_a_component_and_a_direction():
   assert parse("-biased").scores(rows) == [0.0, -1.0]
   assert parse("format@probes.jsonl").scores(rows) == [1.0]
   assert parse("format@probes.jsonl").path == "probes.jsonl"
-  for text in ("correct", "-biased", "format@probes.jsonl"):
-    parse(text).check(("format", "biased"))
-  with pytest.raises(ValueError, match=r"'fluency' is no.*biased, format, and"):
-    parse("fluency").check(("format", "biased"))
 
 
 def test_an_unknown_canary_is_refused_before_anything_is_compiled(

@@ -15,6 +15,7 @@ from grpo_jax.settings import kinds
 from grpo_jax.tasks import countdown
 from grpo_jax.training import run
 from grpo_jax.training.phases import build, corrections
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.training import tiny
@@ -60,7 +61,7 @@ def judge(made, rows, records):
 def test_rows_with_a_hint_that_has_the_answer_are_right(made):
   """Behind any draft; and the hint is one of the prompt, not of its teacher."""
   config, found = made
-  hints = corrections.arrays(config, found, "rl")
+  hints = policy_lib.hints(config, found, "rl")
   rng = np.random.default_rng(0)
   records = [found.train[i] for i in range(64)]
   after_draft, references, teachers = [], [], []
@@ -89,7 +90,7 @@ def test_rows_with_a_hint_that_has_the_answer_are_right(made):
 def test_a_hint_that_is_longer_than_a_completion_is_not_there(made):
   config, found = made
   short = dataclasses.replace(found, max_new_tokens=8)
-  said = corrections.arrays(config, short, "rl")(found.train[0])
+  said = policy_lib.hints(config, short, "rl")(found.train[0])
   assert (said[hints_lib.ANSWER] == -1).all()  # Of nine tokens.
   assert (said[hints_lib.REFERENCE] >= 0).sum() == 8
 
@@ -110,8 +111,7 @@ def test_settings_become_ids(made):
     rl__correction__p_answer=0.0,
     rl__correction__p_reference=0.0,
   )
-  assert corrections.make(off, found, "rl") is None
-  assert corrections.arrays(off, found, "rl") is None
+  assert policy_lib.hints(off, found, "rl") is None
 
 
 @pytest.mark.parametrize("name", ["epochs", "frontier"])
@@ -123,7 +123,7 @@ def test_batches_have_hints_where_a_phase_corrects(name):
   found = problem.make_problem(config)
   mesh = sharding.make_mesh(1)
   batch = next(run.make_stream(config, found, mesh, 1, is_example=True))
-  hints = corrections.arrays(config, found, "rl")
+  hints = policy_lib.hints(config, found, "rl")
   for row, record in enumerate(batch.records[:3]):
     for key, value in hints(record).items():
       np.testing.assert_array_equal(batch.prompts.extras[key][row], value)
