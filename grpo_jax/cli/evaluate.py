@@ -71,12 +71,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "Of the samples.", 0)
 _BATCH_SIZE = flags.DEFINE_integer(
   "batch_size", None, "Prompts per batch; by default as in the run.", 1
 )
-_MAX_PROMPT_LEN = flags.DEFINE_integer(
-  "max_prompt_len", None, "Tokens; by default as in the run.", 1
-)
-_MAX_NEW_TOKENS = flags.DEFINE_integer(
-  "max_new_tokens", None, "Tokens; by default as in the run.", 1
-)
+_LENGTHS = policies.define_lengths()
 _OUT = flags.DEFINE_string(
   "out",
   None,
@@ -111,9 +106,7 @@ def main(argv: Sequence[str]) -> int:
     loaded_run = _POLICY.opened(next(iter(data.values()), ""))
   with loaded_run as run:
     step, max_unscored = run.step, run.config.rewards.max_unscored
-    loaded = data_sets.with_lengths(
-      run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
-    )
+    loaded = data_sets.with_lengths(run.loaded, *(x.value for x in _LENGTHS))
     sets = data_sets.opened(loaded, data, _NUM_PROMPTS.value)
     with terminal.waiting("completing and scoring"):
       greedy, sampled = (

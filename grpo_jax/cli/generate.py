@@ -76,12 +76,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "Of the draws.", 0)
 _BATCH_SIZE = flags.DEFINE_integer(
   "batch_size", None, "Prompts at a time; by default config.eval.batch_size.", 1
 )
-_MAX_PROMPT_LEN = flags.DEFINE_integer(
-  "max_prompt_len", None, "Tokens; by default as in the run.", 1
-)
-_MAX_NEW_TOKENS = flags.DEFINE_integer(
-  "max_new_tokens", None, "Tokens; by default as in the run.", 1
-)
+_LENGTHS = policies.define_lengths()
 _SCORE = flags.DEFINE_bool(
   "score", None, "Ask the run's verifiers; by default, but for a .txt."
 )
@@ -138,9 +133,7 @@ def main(argv: Sequence[str]) -> int:
           f"--least={name}: the verifiers of the policy have"
           f" {', '.join(weights)}; name one of these."
         )
-    loaded = data_sets.with_lengths(
-      run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
-    )
+    loaded = data_sets.with_lengths(run.loaded, *(x.value for x in _LENGTHS))
     source, digest = _source(loaded)
     num_prompts = _num_prompts(loaded, source)
     generation.check_prompts(loaded, source, num_prompts)

@@ -89,3 +89,10 @@ def define() -> PolicyFlags:
       " --config says the rest.",
     ),
   )
+
+
+def define_lengths() -> list[flags.FlagHolder[int | None]]:
+  """Defines --max_prompt_len and --max_new_tokens."""
+  text = "Tokens; by default as in the run."
+  names = "max_prompt_len", "max_new_tokens"
+  return [flags.DEFINE_integer(name, None, text, 1) for name in names]

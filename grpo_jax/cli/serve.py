@@ -49,12 +49,7 @@ _CALLS = flags.DEFINE_enum(
   "How the policy writes calls of tools; by default they are text.",
 )
 _ROWS = flags.DEFINE_integer("rows", 8, "Completions drawn at a time.", 1)
-_MAX_PROMPT_LEN = flags.DEFINE_integer(
-  "max_prompt_len", None, "Tokens; by default as in the run.", 1
-)
-_MAX_NEW_TOKENS = flags.DEFINE_integer(
-  "max_new_tokens", None, "Tokens; by default as in the run.", 1
-)
+_LENGTHS = policies.define_lengths()
 _SEED = flags.DEFINE_integer(
   "seed", 0, "Requests without a seed have those from here on.", 0
 )
@@ -84,9 +79,7 @@ def main(argv: Sequence[str]) -> int:
     with terminal.waiting("loading"):
       policy = _POLICY.opened(prompts.name)
     with policy as run:
-      loaded = data_sets.with_lengths(
-        run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
-      )
+      loaded = data_sets.with_lengths(run.loaded, *(x.value for x in _LENGTHS))
       _serve(loaded, token, stop)
   return 0
 

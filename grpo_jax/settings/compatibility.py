@@ -394,6 +394,7 @@ _CORRECT = (
   " train without any"
 )
 
+
 def _table() -> Iterator[Exclusion]:
   path = pathlib.Path(__file__).with_suffix(".toml")
   for feature, pairs in tomllib.loads(path.read_text("utf-8")).items():

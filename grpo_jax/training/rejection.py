@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
@@ -30,17 +30,6 @@ from grpo_jax.training.runtime import files as files_lib
 from grpo_jax.training.runtime import hosts
 
 
-class KeptCompletions(NamedTuple):
-  """The completions of a step that a phase keeps.
-
-  Attributes:
-    lines: Lines for the file of the phase.
-  """
-
-  lines: list[dict[str, Any]]
-  metrics: dict[str, float]
-
-
 def keep(
   config: config_lib.RunConfig,
   problem: problem_lib.Problem,
@@ -48,8 +37,10 @@ def keep(
   index: int,
   step: int,
   outcome: executors.StepResult,
-) -> KeptCompletions:
-  """Returns the kept completions of a step, on every process; all must call.
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+  """Returns the kept completions of a step as lines, and their metrics.
+
+  All processes call it, and get all lines.
 
   Args:
     index: Index of the phase, which keeps completions.
@@ -82,7 +73,7 @@ def keep(
     "kept/prompts": float(np.mean([bool(x) for x in groups.values()])),
     "kept/tokens": float(np.mean(lengths)) if lengths else float("nan"),
   }
-  return KeptCompletions(completions, metrics)
+  return completions, metrics
 
 
 def _lines(

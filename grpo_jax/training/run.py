@@ -505,9 +505,9 @@ def record(
     from grpo_jax.training import rejection
 
     where = run.config, run.problem, run.mesh, run.index
-    completions = rejection.keep(*where, offset + done, outcome)
-    metrics |= completions.metrics
-    for line in completions.lines:
+    lines, of_kept = rejection.keep(*where, offset + done, outcome)
+    metrics |= of_kept
+    for line in lines:
       run.log.append(run.config.kept_files[run.index], line)
   if is_due:
     metrics |= measure(run, name)

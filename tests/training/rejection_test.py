@@ -125,7 +125,7 @@ def test_right_and_whole_completions_of_each_prompt_are_kept(made):
   lines, metrics = _keep(made, outcome, least=("f1=2",))
   assert lines == []
   assert np.isnan(metrics["kept/tokens"])
-  json.dumps(_keep(made, outcome).lines, allow_nan=False)
+  json.dumps(_keep(made, outcome)[0], allow_nan=False)
 
 
 def test_a_phase_that_keeps_has_no_loss_and_says_so(made):
@@ -178,7 +178,7 @@ def test_a_phase_reads_what_the_last_one_of_that_name_has_kept(made, tmp_path):
     made.config, phases=(*made.config.phases[:4], "rejection", "sft2")
   )
   outcome = _outcome(made, [[38, 2]] * 6, [True] * 6)
-  lines = _keep(made, outcome, most=1).lines
+  lines, _ = _keep(made, outcome, most=1)
   for index, name in repeated.kept_files.items():
     chosen = lines if index == 2 else lines[:1]
     text = "".join(json.dumps(line) + "\n" for line in chosen)

@@ -536,7 +536,7 @@ class Checkpoints:
     In part: raises unless the wanted arrays are there.
     """
     # Compared here because Orbax would cast dtypes without a warning.
-    saved_arrays, expected = _describe(saved), _describe(abstract)
+    saved_arrays, expected = descriptions(saved), descriptions(abstract)
     if in_part:
       saved_arrays = {
         name: shape for name, shape in saved_arrays.items() if name in expected
@@ -654,7 +654,7 @@ def _like(abstract: Any, data: jax.Array) -> jax.Array:
   return jax.random.wrap_key_data(data, impl=impl)
 
 
-def _describe(tree: PyTree) -> dict[str, str]:
+def descriptions(tree: PyTree) -> dict[str, str]:
   """Path of each array -> its dtype and shape."""
   return {
     jax.tree_util.keystr(path, simple=True, separator="/"): (

@@ -102,6 +102,18 @@ def _number(name: str, value: Any) -> Any:
   return value if read is None else read(name, value)
 
 
+def _arithmetic(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+  """The methods of `TracedNumber` for an operator, and for it turned round."""
+  return (
+    lambda own, other: own._combined(function, other),
+    lambda own, other: own._combined(function, other, swapped=True),
+  )
+
+
+def _comparison(function: Callable[[Any, Any], Any], sign: str) -> Any:
+  return lambda own, other: own._compared(function, other, sign)
+
+
 # A pytree, because jitted functions of jax.numpy take only arrays and trees of
 # arrays; inside them JAX calls `__jax_array__`.
 @jax.tree_util.register_pytree_node_class
@@ -239,35 +251,11 @@ class TracedNumber:
       f"whether it is {sign} {text}",
     )
 
-  def __add__(self, other):
-    return self._combined(operator.add, other)
-
-  def __radd__(self, other):
-    return self._combined(operator.add, other, swapped=True)
-
-  def __sub__(self, other):
-    return self._combined(operator.sub, other)
-
-  def __rsub__(self, other):
-    return self._combined(operator.sub, other, swapped=True)
-
-  def __mul__(self, other):
-    return self._combined(operator.mul, other)
-
-  def __rmul__(self, other):
-    return self._combined(operator.mul, other, swapped=True)
-
-  def __truediv__(self, other):
-    return self._combined(operator.truediv, other)
-
-  def __rtruediv__(self, other):
-    return self._combined(operator.truediv, other, swapped=True)
-
-  def __pow__(self, other):
-    return self._combined(operator.pow, other)
-
-  def __rpow__(self, other):
-    return self._combined(operator.pow, other, swapped=True)
+  __add__, __radd__ = _arithmetic(operator.add)
+  __sub__, __rsub__ = _arithmetic(operator.sub)
+  __mul__, __rmul__ = _arithmetic(operator.mul)
+  __truediv__, __rtruediv__ = _arithmetic(operator.truediv)
+  __pow__, __rpow__ = _arithmetic(operator.pow)
 
   def __abs__(self):
     return self._with(
@@ -279,23 +267,12 @@ class TracedNumber:
       map(operator.neg, self.values), f"neg({self.formula or self.name})"
     )
 
-  def __lt__(self, other):
-    return self._compared(operator.lt, other, "<")
-
-  def __le__(self, other):
-    return self._compared(operator.le, other, "≤")
-
-  def __gt__(self, other):
-    return self._compared(operator.gt, other, ">")
-
-  def __ge__(self, other):
-    return self._compared(operator.ge, other, "≥")
-
-  def __eq__(self, other):
-    return self._compared(operator.eq, other, "=")
-
-  def __ne__(self, other):
-    return self._compared(operator.ne, other, "≠")
+  __lt__ = _comparison(operator.lt, "<")
+  __le__ = _comparison(operator.le, "≤")
+  __gt__ = _comparison(operator.gt, ">")
+  __ge__ = _comparison(operator.ge, "≥")
+  __eq__ = _comparison(operator.eq, "=")
+  __ne__ = _comparison(operator.ne, "≠")
 
   __hash__ = None  # type: ignore[assignment]
 

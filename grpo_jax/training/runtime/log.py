@@ -272,28 +272,10 @@ class NoLog:
   def __exit__(self, *_: object) -> None:
     pass
 
-  def write(self, step: int, phase: str, metrics: Mapping[str, Any]) -> None:
-    """Does nothing, as the other methods do."""
+  def write(self, *_: Any) -> None:
+    """Does nothing."""
 
-  def write_samples(
-    self, step: int, samples: Sequence[Mapping[str, Any]]
-  ) -> None:
-    pass
-
-  def append(self, name: str, line: Mapping[str, Any]) -> None:
-    pass
-
-  def write_traces(self, content: bytes) -> None:
-    pass
-
-  def write_result(self, *_: Any) -> None:
-    pass
-
-  def alert(self, step: int, title: str, text: str) -> None:
-    pass
-
-  def flush(self) -> None:
-    pass
+  write_samples = append = write_traces = write_result = alert = flush = write
 
   def position(self) -> dict[str, int]:
     return {}

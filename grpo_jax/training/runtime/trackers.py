@@ -130,7 +130,6 @@ class TensorBoard(Tracker):
       self._text("config", "\n".join(lines), resume_step or 0)
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Adds scalars."""
     for name, value in values.items():
       self._writer.add_scalar(name, value, step)
 
@@ -155,11 +154,9 @@ class TensorBoard(Tracker):
       self._writer.file_writer.add_summary(self._end)
 
   def flush(self) -> None:
-    """Forces everything to disk or bucket."""
     self._writer.flush()
 
   def close(self, has_failed: bool) -> None:
-    """Closes the event file; nothing is written afterwards."""
     del has_failed
     self._writer.close()
 
@@ -329,7 +326,6 @@ class Trackio(Tracker):
       self._run.log(dict(values), step=step)
 
   def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-    """Adds the texts of sampled completions."""
     text = self._module.Markdown(_code(_sample_text(samples)))
     self.write(step, {"samples": text})
 
@@ -340,7 +336,6 @@ class Trackio(Tracker):
         self._run.alert(title, text, step=step)
 
   def close(self, has_failed: bool) -> None:
-    """Writes what is left."""
     del has_failed
     with contextlib.redirect_stdout(io.StringIO()):
       self._run.finish()
