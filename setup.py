@@ -157,7 +157,7 @@ setuptools.setup(
       "*.pyi",
       "settings/*.pyi",
       "settings/*.toml",
-      "training/monitor/*.toml",
+      "training/*/*.toml",
       "data/assets/*",
     ],
   },

@@ -28,7 +28,7 @@ writes this page is `python -m experiments.health.page`.
 _RULES = """## Rules
 
 After each step a run checks these rules
-(`grpo_jax/training/rules/rules.py`). A rule warns once in a phase: on the
+(`grpo_jax/training/rules/rules.toml`). A rule warns once in a phase: on the
 console, as `alarm/NAME` in the line of the step, in TensorBoard and W&B, in the
 trace log with groups of that step, and in `result.json` with its numbers. In
 the table, z is the statistic of Mann and Kendall's test for a trend, on ten

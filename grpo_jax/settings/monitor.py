@@ -1,6 +1,6 @@
 """Settings of guards against bad data and rewards, and of health rules.
 
-`training/rules/rules.py` has the table of the rules.
+`training/rules/rules.toml` has the table of the rules.
 """
 
 from __future__ import annotations
