@@ -293,16 +293,12 @@ class Curriculum(PoolSchedule):
     """See `PoolSchedule`."""
     return untried(self.size, PRIOR)
 
-  def draw(
-    self, state: PyTree, key: jax.Array, step: jax.Array | int
-  ) -> tuple[dict[str, jax.Array], jax.Array]:
+  def draw(self, state, key, step):
     """See `PoolSchedule`."""
     p = self.probabilities(success(state), step)
     return dict(state), without_replacement(key, p, self.num_prompts)
 
-  def update(
-    self, state: PyTree, feedback: Feedback, step: jax.Array | int
-  ) -> tuple[dict[str, jax.Array], Metrics]:
+  def update(self, state, feedback, step):
     """See `PoolSchedule`."""
     following = track(state, feedback, step, self.decay)
     return following, metrics(state, following)
@@ -434,9 +430,7 @@ class Ads(PoolSchedule):
       "windows": jnp.tile(first, (len(sizes), 1)),
     }
 
-  def draw(
-    self, state: PyTree, key: jax.Array, step: jax.Array | int
-  ) -> tuple[dict[str, jax.Array], jax.Array]:
+  def draw(self, state, key, step):
     """See `PoolSchedule`; the prompts of a cluster are adjacent."""
     del step
     clusters = without_replacement(key, state["p"], self.num_drawn)
@@ -445,9 +439,7 @@ class Ads(PoolSchedule):
     places = state["order"][ranks].reshape(-1)
     return dict(state) | {"clusters": clusters}, places
 
-  def update(
-    self, state: PyTree, feedback: Feedback, step: jax.Array | int
-  ) -> tuple[dict[str, jax.Array], Metrics]:
+  def update(self, state, feedback, step):
     """See `PoolSchedule`."""
     clusters = state["clusters"]
     shape = self.num_drawn, self.window
@@ -589,18 +581,14 @@ class SingleStream(PoolSchedule):
       "logp": jnp.zeros(shape, jnp.float32),
     }
 
-  def draw(
-    self, state: PyTree, key: jax.Array, step: jax.Array | int
-  ) -> tuple[dict[str, jax.Array], jax.Array]:
+  def draw(self, state, key, step):
     """See `PoolSchedule`."""
     del step
     weights = weight(success(state))
     p = weights / weights.sum()
     return dict(state), without_replacement(key, p, self.num_prompts)
 
-  def update(
-    self, state: PyTree, feedback: Feedback, step: jax.Array | int
-  ) -> tuple[dict[str, jax.Array], Metrics]:
+  def update(self, state, feedback, step):
     """See `PoolSchedule`."""
     assert feedback.samples is not None
     assert feedback.drift is not None

@@ -22,7 +22,6 @@ from grpo_jax.data.encoder import Unusable
 from grpo_jax.data.quality import Finding
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import evaluation
-from grpo_jax.training.problem import rewards
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import hosts
 
@@ -370,20 +369,11 @@ def _on_host(problem: Problem):
 
   An answer alone is put into the form in which most answers are right.
   """
-  assert problem.reward.on_host is not None
-  scorer = problem.reward.on_host.scorer
 
   def judge(completed: Sequence[_Completed]) -> list[bool]:
     numbers = [number for number, _ in completed]
-    texts = [text for _, text in completed]
     sample = [problem.train[number] for number in numbers]
-    scores = scorer.score(
-      problem.prompt_texts(sample),
-      texts,
-      numbers,
-      [rewards.plain_extras(record) for record in sample],
-      [problem.encoder.completion({"completion": x}).tolist() for x in texts],
-    )
+    scores = problem.score_texts(sample, [x for _, x in completed], numbers)
     values = scores.components[problem.reward.correct]
     return [bool(x >= 1) for x in values]
 

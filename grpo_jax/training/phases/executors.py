@@ -529,15 +529,8 @@ class _Episodes:
     prompts = sharding.from_local(batch.prompts, self._rows)
     key = self._key_of(state, jax.device_put(np.int32(0), self._replicated))
     inputs = state.params["policy"], prompts, key, batch
-    sample = self._sampler.sample(*inputs, resumed=self._resume(state, prompts))
-    counts = {f"unscored/{k}": float(n) for k, n in sample.failures.items()}
-    counts |= sample.turns
-    counts["time/environment_s"] = hosts.Seconds(sample.seconds)
-    baseline = None
-    if self._greedy is not None:
-      of_greedy = self._greedy.sample(*inputs)
-      counts["time/environment_s"] += of_greedy.seconds
-      baseline = of_greedy.scored
+    resumed = self._resume(state, prompts)
+    sample, counts, baseline = self._play(*inputs, resumed=resumed)
     total = self._totals(counts)
     state, metrics, rows = self._learn(
       state, prompts, sample.rollout, sample.cut, sample.scored, baseline
@@ -563,6 +556,19 @@ class _Episodes:
     return dynamic_sampling.Groups(
       prompts, rollouts.rollout, rollouts.scored, rollouts.baseline
     )
+
+  def _play(
+    self, *inputs: Any, **options: Any
+  ) -> tuple[Any, dict[str, float], Scored | None]:
+    """Plays episodes; returns them, counts, and the scores of greedy ones."""
+    samples = self._sampler.sample(*inputs, **options)
+    counts = {f"unscored/{k}": float(n) for k, n in samples.failures.items()}
+    counts["time/environment_s"] = hosts.Seconds(samples.seconds)
+    if self._greedy is None:
+      return samples, counts | samples.turns, None
+    greedy = self._greedy.sample(*inputs)
+    counts["time/environment_s"] += greedy.seconds
+    return samples, counts | samples.turns, greedy.scored
 
   def _sample_batch(
     self,
@@ -590,15 +596,7 @@ class _Episodes:
     policy, numbers_of = self._copy(pair) if meanwhile is not None else pair
     key = self._key_of(state, jax.device_put(np.int32(ahead), self._replicated))
     inputs = policy, prompts, key, batch
-    samples = self._sampler.sample(*inputs, meanwhile)
-    counts = {f"unscored/{k}": float(n) for k, n in samples.failures.items()}
-    counts["time/environment_s"] = hosts.Seconds(samples.seconds)
-    counts |= samples.turns
-    baseline = None
-    if self._greedy is not None:
-      of_greedy = self._greedy.sample(*inputs)
-      counts["time/environment_s"] += of_greedy.seconds
-      baseline = of_greedy.scored
+    samples, counts, baseline = self._play(*inputs, meanwhile=meanwhile)
     seconds: dict[str, float] = {
       k: x for k, x in counts.items() if isinstance(x, hosts.Seconds)
     }

@@ -73,18 +73,10 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
 
 def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
   """Warns if empty completions of the first records are all marked as right."""
-  assert problem.reward.on_host is not None
-  scorer = problem.reward.on_host.scorer
   number = min(_NUM_RECORDS, len(problem.train))
   numbers = [i for i in range(number) for _ in range(copies)]
   records = [problem.train[i] for i in numbers]
-  scores = scorer.score(
-    problem.prompt_texts(records),
-    [""] * len(numbers),
-    numbers,
-    [rewards.plain_extras(record) for record in records],
-    [[]] * len(numbers),
-  )
+  scores = problem.score_texts(records, [""] * len(numbers), numbers)
   correct = scores.components.get(problem.reward.correct)
   if numbers and correct is not None and np.all(correct >= 1):
     logging.warning(
@@ -122,16 +114,7 @@ def _score(
     for i in numbers
   ]
   scorer = problem.reward.on_host.scorer
-  scores = scorer.score(
-    problem.prompt_texts(records),
-    completions,
-    numbers,
-    [rewards.plain_extras(record) for record in records],
-    [
-      problem.encoder.completion({"completion": text}).tolist()
-      for text in completions
-    ],
-  )
+  scores = problem.score_texts(records, completions, numbers)
   if number and scores.failed.all():
     raise ValueError(_message(scorer, scores, number, split))
   applies = [np.isfinite(values) for values in scores.components.values()]

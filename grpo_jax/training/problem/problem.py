@@ -36,6 +36,7 @@ from grpo_jax.types import (
 )
 
 if TYPE_CHECKING:
+  from grpo_jax.rewards.workers import host
   from grpo_jax.rewards.workers import sessions as sessions_lib
   from grpo_jax.step import prefix_value
   from grpo_jax.training.problem import images, llm_judge
@@ -300,6 +301,22 @@ class Problem:
     extras = [rewards_lib.plain_extras(record) for record in batch.records]
     return self.sessions.begin(
       [prompts[i] for i in index], [extras[i] for i in index], seeds.tolist()
+    )
+
+  def score_texts(
+    self,
+    records: Sequence[dict],
+    texts: Sequence[str],
+    ids: Sequence[int],
+  ) -> host.WorkerScores:
+    """Scores a text for each record with the functions of text."""
+    assert self.reward.on_host is not None
+    return self.reward.on_host.scorer.score(
+      self.prompt_texts(records),
+      texts,
+      ids,
+      [rewards_lib.plain_extras(record) for record in records],
+      [self.encoder.completion({"completion": x}).tolist() for x in texts],
     )
 
   def host_scores(

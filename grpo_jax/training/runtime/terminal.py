@@ -406,36 +406,45 @@ _NUM_TRENDS = 2  # Sparklines that come before a further field.
 _SPARKS, _NUM_SPARKS = "▁▂▃▄▅▆▇█", 8
 
 
-def render(
-  width: int,
-  phase: str,
-  step: int,
-  total_steps: int,
-  fields: Mapping[str, float],
-  tokens_per_second: float | None,
-  eta: float | None,
-) -> str:
+@dataclasses.dataclass(frozen=True)
+class Status:
+  """The progress of a phase at a moment.
+
+  Attributes:
+    fields: name -> value, the most important first; NaN is a mean over nothing.
+    recent: name -> values of the last steps, the newest last.
+    tokens_per_second: Completion tokens per second; None: not known.
+    eta: Seconds until the phase ends; None: not known.
+    seconds: Seconds that it took; None until it is over.
+  """
+
+  phase: str
+  step: int
+  total_steps: int
+  fields: Mapping[str, float]
+  recent: Mapping[str, Sequence[float]]
+  tokens_per_second: float | None = None
+  eta: float | None = None
+  seconds: float | None = None
+
+
+def render(width: int, view: Status) -> str:
   """The line for a file, in at most `width` characters of ASCII.
 
   If it is too long, parts are left out: the fields from the last to the first,
   then the tokens per second, then the ETA. The bar takes the room that remains.
-
-  Args:
-    fields: name -> value, the most important first; NaN, a mean over nothing,
-      is shown as "-".
-    tokens_per_second: Completion tokens per second; None leaves it out.
-    eta: Seconds until the phase ends; None if not known yet.
+  A field that is NaN, a mean over nothing, is shown as "-".
   """
-  total = max(total_steps, 1)
-  name = phase.encode("ascii", "replace").decode()
-  head = f"{name} {str(step).rjust(len(str(total)))}/{total}"
+  total = max(view.total_steps, 1)
+  name = view.phase.encode("ascii", "replace").decode()
+  head = f"{name} {str(view.step).rjust(len(str(total)))}/{total}"
   parts = [
     f"{label} {_number(value, label)}".encode("ascii", "replace").decode()
-    for label, value in fields.items()
+    for label, value in view.fields.items()
   ]
-  tail = [f"ETA {_duration(eta)}"]
-  if tokens_per_second is not None:
-    tail.insert(0, f"{_quantity(tokens_per_second)} tok/s")
+  tail = [f"ETA {_duration(view.eta)}"]
+  if view.tokens_per_second is not None:
+    tail.insert(0, f"{_quantity(view.tokens_per_second)} tok/s")
   while parts and len(" ".join([head, *parts, *tail])) > width:
     parts.pop()
   while tail and len(" ".join([head, *tail])) > width:
@@ -443,7 +452,7 @@ def render(
   room = width - len(" ".join([head, *parts, *tail])) - len(" []")
   if room >= _MIN_BAR:
     size = min(room, _MAX_BAR)
-    done = min(max(step, 0), total) * size // total
+    done = min(max(view.step, 0), total) * size // total
     head += f" [{'#' * done}{'.' * (size - done)}]"
   return " ".join([head, *parts, *tail])[:width]
 
@@ -484,28 +493,6 @@ def _duration(seconds: float | None) -> str:
     if hours
     else (f"{minutes}:{seconds:02}")
   )
-
-
-@dataclasses.dataclass(frozen=True)
-class Status:
-  """The progress of a phase at a moment.
-
-  Attributes:
-    fields: name -> value, the most important first; NaN is a mean over nothing.
-    recent: name -> values of the last steps, the newest last.
-    tokens_per_second: Completion tokens per second; None: not known.
-    eta: Seconds until the phase ends; None: not known.
-    seconds: Seconds that it took; None until it is over.
-  """
-
-  phase: str
-  step: int
-  total_steps: int
-  fields: Mapping[str, float]
-  recent: Mapping[str, Sequence[float]]
-  tokens_per_second: float | None = None
-  eta: float | None = None
-  seconds: float | None = None
 
 
 def live(width: int, view: Status, ascii: bool = False) -> list[Text]:
@@ -809,17 +796,7 @@ class Progress:
       self._screen.show(self._lines)
       return
     self._next_time = self._time + _PLAIN_SECONDS
-    self._screen.print(
-      render(
-        COLUMNS,
-        view.phase,
-        view.step,
-        view.total_steps,
-        view.fields,
-        view.tokens_per_second,
-        view.eta,
-      )
-    )
+    self._screen.print(render(COLUMNS, view))
 
   def _lines(self, width: int) -> list[Text]:
     view = self._view

@@ -13,7 +13,6 @@ import pytest
 from grpo_jax import tasks
 from grpo_jax.configs import bias_mcq, language, quickstart, vision
 from grpo_jax.data import quality, sources
-from grpo_jax.data.encoder import Encoder
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import many
 from grpo_jax.training.evaluation import evaluation, lint
@@ -115,19 +114,13 @@ def test_a_verifier_that_no_gold_passes_is_an_error():
 _SWAPPED, _REFUSED = ("verifier", True), ("verifier", False)
 
 
-def _encode(text):
-  return [ord(letter) for letter in text]
-
-
 def stand_in(judge):
   """A problem of text whose verifier is a function of the completion."""
 
-  class Scorer:
-    def score(self, prompts, completions, ids, extras, tokens):
-      assert len(prompts) == len(ids) == len(extras) == len(tokens)
-      return types.SimpleNamespace(
-        components={"mine": [float(bool(judge(x))) for x in completions]}
-      )
+  def score_texts(records, texts, ids):
+    assert len(records) == len(texts) == len(ids)
+    marks = [float(bool(judge(text))) for text in texts]
+    return types.SimpleNamespace(components={"mine": marks})
 
   golds = [
     {"completion": f"It is {i}.", "answer": str(i), "prompt": "", "extras": {}}
@@ -138,11 +131,8 @@ def stand_in(judge):
     environment=None,
     train=golds,
     supervised=golds,
-    prompt_texts=lambda some: [record["prompt"] for record in some],
-    encoder=Encoder(types.SimpleNamespace(encode=_encode)),
-    reward=types.SimpleNamespace(
-      correct="mine", on_host=types.SimpleNamespace(scorer=Scorer())
-    ),
+    score_texts=score_texts,
+    reward=types.SimpleNamespace(correct="mine", on_host=object()),
   )
 
 

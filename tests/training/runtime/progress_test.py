@@ -13,8 +13,13 @@ from grpo_jax.training.runtime import terminal
 from tests.training.runtime.terminals import Clock, Terminal
 
 
+def render(width, phase, step, total, fields, rate, eta):
+  view = terminal.Status(phase, step, total, fields, {}, rate, eta)
+  return terminal.render(width, view)
+
+
 def test_known_line():
-  line = terminal.render(
+  line = render(
     80, "rl", 120, 1000, {"reward": 0.512, "accuracy": 0.634}, 12_345.6, 3753
   )
   assert line == (
@@ -37,7 +42,7 @@ def test_known_line():
 def test_any_line_fits_and_is_ascii(
   width, phase, step, total, fields, rate, eta
 ):
-  line = terminal.render(width, phase, step, total, fields, rate, eta)
+  line = render(width, phase, step, total, fields, rate, eta)
   assert len(line) <= width
   assert line.isascii()
 
@@ -45,7 +50,7 @@ def test_any_line_fits_and_is_ascii(
 @hypothesis.settings(deadline=None)
 @hypothesis.given(step=st.integers(0, 1000))
 def test_bar_is_full_only_at_the_end(step):
-  line = terminal.render(80, "rl", step, 1000, {}, None, None)
+  line = render(80, "rl", step, 1000, {}, None, None)
   bar = line[line.index("[") + 1 : line.index("]")]
   assert len(bar) == 24
   assert bar == "#" * (24 * step // 1000) + "." * (24 - 24 * step // 1000)
@@ -65,9 +70,7 @@ def test_bar_is_full_only_at_the_end(step):
   ],
 )
 def test_least_important_parts_go_first(width, expected):
-  line = terminal.render(
-    width, "rl", 5, 9, {"reward": 1.0, "accuracy": 0.5}, 50.0, 599
-  )
+  line = render(width, "rl", 5, 9, {"reward": 1.0, "accuracy": 0.5}, 50.0, 599)
   assert line == expected
 
 
@@ -85,7 +88,7 @@ def test_least_important_parts_go_first(width, expected):
   ],
 )
 def test_numbers(value, text):
-  line = terminal.render(80, "rl", 1, 2, {"x": value}, None, None)
+  line = render(80, "rl", 1, 2, {"x": value}, None, None)
   assert f"] {text} ETA" in line
 
 
@@ -102,7 +105,7 @@ def test_numbers(value, text):
   ],
 )
 def test_rates_and_durations(rate, eta, text):
-  line = terminal.render(80, "rl", 1, 2, {}, rate, eta)
+  line = render(80, "rl", 1, 2, {}, rate, eta)
   assert line.endswith(f"] {text}")
 
 
