@@ -152,7 +152,8 @@ def check(name: str, settings: str, level: int | None) -> None:
       f"reasoning-gym: there is no dataset {name!r}{hint}; choose one of"
       f" {', '.join(names())}."
     )
-  fields = [field.name for field in dataclasses.fields(_config_class(name))]
+  settings_class = _factory().DATASETS[name][1]
+  fields = [field.name for field in dataclasses.fields(settings_class)]
   allowed = [field for field in fields if field not in ("seed", "size")]
   if unknown := json.loads(settings).keys() - {*allowed}:
     raise ValueError(
@@ -212,10 +213,6 @@ def problem(
 def _cached(name: str, settings: str, level: int | None) -> Any:
   """Returns a dataset whose seed is set anew for each problem."""
   return _dataset(name, settings, level, 0)
-
-
-def _config_class(name: str) -> Any:
-  return _factory().DATASETS[name][1]
 
 
 def _dataset(name: str, settings: str, level: int | None, seed: int) -> Any:

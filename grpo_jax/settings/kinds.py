@@ -186,12 +186,7 @@ def _show_reward_model(metrics: Metrics) -> dict[str, float]:
   )
 
 
-SUPERVISED = PhaseKind(
-  "supervised",
-  num_given=1,
-  trains=("policy",),
-  objective=_likelihood,
-)
+SUPERVISED = PhaseKind("supervised", 1, ("policy",), _likelihood)
 RL = PhaseKind(
   "rl",
   num_given=0,
@@ -200,47 +195,17 @@ RL = PhaseKind(
   evaluates=True,
   shows=_show_rewards,
 )
-VALUE = PhaseKind(
-  "value",
-  num_given=0,
-  trains=("critic",),
-  objective=_pretraining,
-  shows=_show_value,
-)
+VALUE = PhaseKind("value", 0, ("critic",), _pretraining, shows=_show_value)
 PREFERENCE = PhaseKind(
-  "preference",
-  num_given=0,
-  trains=("reward",),
-  objective=_pairs,
-  shows=_show_reward_model,
+  "preference", 0, ("reward",), _pairs, shows=_show_reward_model
 )
-REJECTION = PhaseKind(
-  "rejection",
-  num_given=0,
-  trains=(),
-  objective=_likelihood,
-  shows=_show_kept,
-)
+REJECTION = PhaseKind("rejection", 0, (), _likelihood, shows=_show_kept)
 PROCESS = PhaseKind(
-  "process",
-  num_given=0,
-  trains=("reward",),
-  objective=_process,
-  shows=_show_reward_model,
+  "process", 0, ("reward",), _process, shows=_show_reward_model
 )
-PAIRS = PhaseKind(
-  "pairs",
-  num_given=2,
-  trains=("policy",),
-  objective=_of_pairs,
-  evaluates=True,
-)
+PAIRS = PhaseKind("pairs", 2, ("policy",), _of_pairs, evaluates=True)
 COMPARISON = PhaseKind(
-  "comparison",
-  num_given=2,
-  trains=("reward",),
-  objective=_pairs,
-  shows=_show_reward_model,
+  "comparison", 2, ("reward",), _pairs, shows=_show_reward_model
 )
 
 KINDS = {

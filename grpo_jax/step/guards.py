@@ -78,7 +78,8 @@ class InfluenceBounds(features.StepGuards):
     of_groups = jnp.zeros(rollout.num_groups, jnp.int32)
     of_groups = of_groups.at[rollout.group_id].set(rollout.prompt_index)
     keys = fingerprints(prompts)[of_groups]  # [P]
-    distinct = _num_distinct(keys)
+    ordered = jnp.sort(keys)
+    distinct = 1 + (ordered[1:] != ordered[:-1]).sum()
     is_kept = jnp.broadcast_to(distinct >= self.min_distinct, keys.shape)
     if self.repeats:
       earlier = jnp.tri(len(keys), k=-1, dtype=bool)  # [P, P]
@@ -166,11 +167,6 @@ def fingerprints(prompts: Prompts) -> jax.Array:  # [P] uint32
   # One digest per column, so that the width of one does not change another.
   digests = [influence.fingerprint(column) for column in columns]
   return influence.fingerprint(jnp.stack(digests, axis=-1))
-
-
-def _num_distinct(keys: jax.Array) -> jax.Array:  # [P] -> []
-  ordered = jnp.sort(keys)
-  return 1 + (ordered[1:] != ordered[:-1]).sum()
 
 
 def _after(before: jax.Array, new: jax.Array) -> jax.Array:  # [W, P], [P]
