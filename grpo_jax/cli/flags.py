@@ -52,8 +52,7 @@ _PARSERS: dict[type, tuple[Any, str]] = {
 
 
 def define_config(
-  flag_values: flags.FlagValues = flags.FLAGS,
-  argv: Sequence[str] | None = None,
+  flag_values: flags.FlagValues = flags.FLAGS, argv: Sequence[str] | None = None
 ) -> flags.FlagHolder:
   """Defines --config=FILE[:ARGUMENT] and its --config.key=value overrides.
 

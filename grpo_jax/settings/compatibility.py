@@ -150,12 +150,10 @@ FEATURES = {
     lambda s: s.problem.host_environment is not None, _environment
   ),
   "environment that asks over HTTP": Feature(
-    lambda s: environment_lib.is_served(s.config.data.environment),
-    _environment,
+    lambda s: environment_lib.is_served(s.config.data.environment), _environment
   ),
   "compaction": Feature(
-    lambda s: s.problem.compaction is not None,
-    _compaction,
+    lambda s: s.problem.compaction is not None, _compaction
   ),
   "rounds": Feature(
     lambda s: s.phase.max_rounds > 1, _phase_setting("max_rounds")
@@ -210,8 +208,7 @@ FEATURES = {
     lambda s: not s.objective.dynamic_sampling, _option("dynamic_sampling")
   ),
   "scale of the group": Feature(
-    lambda s: s.objective.advantage_scale == "group",
-    _option("advantage_scale"),
+    lambda s: s.objective.advantage_scale == "group", _option("advantage_scale")
   ),
   "max_live_groups": Feature(
     lambda s: s.objective.max_live_groups > 0, _option("max_live_groups")

@@ -63,14 +63,7 @@ from jax import lax
 
 from grpo_jax.ops import baselines, masked
 from grpo_jax.step import features
-from grpo_jax.types import (
-  Metrics,
-  Prompts,
-  PyTree,
-  Rollout,
-  Scored,
-  TrainState,
-)
+from grpo_jax.types import Metrics, Prompts, PyTree, Rollout, Scored, TrainState
 
 # Folded into the key of an update, for draws of groups to replay.
 _REPLAYED = 13
@@ -359,10 +352,7 @@ class ReplayMix(NamedTuple):
 
 
 def scores(
-  groups: Groups,
-  scale: str,
-  min_std: float = 0.0,
-  eps: float = 1e-6,
+  groups: Groups, scale: str, min_std: float = 0.0, eps: float = 1e-6
 ) -> jax.Array:  # [P] float32
   """Scores of groups for replay: Σ |A| · s; 0 for a dead group.
 
@@ -448,11 +438,7 @@ class Replay:
     }
 
   def mix(
-    self,
-    state: PyTree,
-    fresh: Groups,
-    key: jax.Array,
-    step: jax.Array,
+    self, state: PyTree, fresh: Groups, key: jax.Array, step: jax.Array
   ) -> ReplayMix:
     """Stores live groups, and replaces dead groups by stored ones.
 

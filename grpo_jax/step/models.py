@@ -181,8 +181,7 @@ def outside_view(policy: Policy, name: str, params: Params) -> ModelView:
   """The view of a model from outside the run; it shares no parameters."""
   own = params[name]
   return ModelView(
-    passes.Trunk(policy, own, is_free=True),
-    functools.partial(policy.head, own),
+    passes.Trunk(policy, own, is_free=True), functools.partial(policy.head, own)
   )
 
 

@@ -23,13 +23,7 @@ import jax.numpy as jnp
 
 from grpo_jax.step import features
 from grpo_jax.step.features import OldGroupMix
-from grpo_jax.types import (
-  PyTree,
-  TrainBatch,
-  TrainState,
-  get_field,
-  set_fields,
-)
+from grpo_jax.types import PyTree, TrainBatch, TrainState, get_field, set_fields
 
 # Folded into the key of an update, for draws of old completions.
 _OLD = 7

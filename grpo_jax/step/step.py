@@ -20,12 +20,7 @@ import jax.numpy as jnp
 from grpo_jax.algorithms import objective, options
 from grpo_jax.ops import routing
 from grpo_jax.rollout import compaction, host_turns
-from grpo_jax.step import (
-  dynamic_sampling,
-  features,
-  reward_models,
-  transforms,
-)
+from grpo_jax.step import dynamic_sampling, features, reward_models, transforms
 from grpo_jax.step import metrics as metrics_lib
 from grpo_jax.step import models as models_lib
 from grpo_jax.step import rows as rows_lib
@@ -411,12 +406,7 @@ def _with_algorithm_state(
     return state
   before = state.algorithm_state
   after = objective.update_state(
-    phase.algorithm,
-    phase.config,
-    before,
-    metrics,
-    batch,
-    rollout.is_last.sum(),
+    phase.algorithm, phase.config, before, metrics, batch, rollout.is_last.sum()
   )
   after = update_lib.select(trains, after, before)
   return dataclasses.replace(state, algorithm_state=after)

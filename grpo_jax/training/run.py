@@ -22,11 +22,7 @@ from grpo_jax.training import inputs
 from grpo_jax.training.evaluation import evaluation, rows
 from grpo_jax.training.monitor import guards as guards_lib
 from grpo_jax.training.monitor import health as health_lib
-from grpo_jax.training.phases import (
-  checkpointed,
-  executors,
-  judging,
-)
+from grpo_jax.training.phases import checkpointed, executors, judging
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import (

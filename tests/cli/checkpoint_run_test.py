@@ -267,11 +267,7 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
     ),
     ("gemma3_text", "bfloat16", ["data.template=chat"]),
     # States begin anew in lanes, and go on between chunks of a prompt.
-    (
-      "qwen3_next",
-      "float32",
-      ["sampling.lanes=6", "model.prefill_chunk=16"],
-    ),
+    ("qwen3_next", "float32", ["sampling.lanes=6", "model.prefill_chunk=16"]),
   ],
 )
 def test_a_run_ends_as_the_checkpoint_of_what_it_trained(

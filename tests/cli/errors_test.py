@@ -57,11 +57,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (tiny(stepps=4), KeyError, r"config\.stepps is not a setting.*has: seed"),
     (tiny(rl__steps="many"), TypeError, r"rl\.steps got 'many' .*needs a int"),
     (tiny(log__curves=7), TypeError, r"curves got 7 .*needs a bool"),
-    (
-      tiny(phases=("sft", "rll")),
-      ValueError,
-      r"'rll'.*mean 'rl'.*value, rl",
-    ),
+    (tiny(phases=("sft", "rll")), ValueError, r"'rll'.*mean 'rl'.*value, rl"),
     (tiny(phases=()), ValueError, r"config\.phases is empty"),
     (tiny(algorithm__name="grop"), KeyError, r"'grop'\. Did you mean 'grpo'\?"),
     (tiny(algorithm__clip=0.2), KeyError, r"algorithm\.clip .*mean 'clip_low'"),

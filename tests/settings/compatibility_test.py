@@ -145,10 +145,7 @@ IMPLIED = {
   "environment": ("environment in the graph",),
   "environment in the graph": ("environment",),
   "environment on the host": ("environment",),
-  "environment that asks over HTTP": (
-    "environment",
-    "environment on the host",
-  ),
+  "environment that asks over HTTP": ("environment", "environment on the host"),
   "rounds": ("dynamic sampling",),
   "recycled surplus": ("recorded log-probs",),
   "replay": ("recorded log-probs",),
@@ -274,10 +271,7 @@ def make_setup(*switched):
         images=(),
       ),
       rewards=_space(
-        functions=("accuracy",),
-        in_graph=False,
-        steps="",
-        schedules={},
+        functions=("accuracy",), in_graph=False, steps="", schedules={}
       ),
       critic=_space(trunk="own"),
       reward_model=_reward_model(history_share=0.0, ranked_by=""),

@@ -44,10 +44,7 @@ def few_twos(prompts, rollout):
 
 def make_phase(settings=SETTINGS, **options):
   phase = tiny.make_phase(
-    policy=tiny.tiny_transformer(),
-    max_new_tokens=T,
-    score=few_twos,
-    **options,
+    policy=tiny.tiny_transformer(), max_new_tokens=T, score=few_twos, **options
   )
   sampler = sampling.SamplerConfig(T, (tiny.END,), tiny.PAD)
   player = dataclasses.replace(

@@ -222,8 +222,7 @@ def test_what_is_said_of_all_that_was_drawn():
     ),
   )
   second = dataclasses.replace(
-    second,
-    scored=_scored([0, 1, 0, 1, 1, 0], correct=[False, True] * 3),
+    second, scored=_scored([0, 1, 0, 1, 1, 0], correct=[False, True] * 3)
   )
   collected = _add(_add(None, first), second)
   # Token ids 0 and 0.5, 1 and 1.5, …: of the first row one token exists.

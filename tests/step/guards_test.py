@@ -44,9 +44,7 @@ def prompts_of(words, first=0):
   tokens[:, -1] = words
   made = tiny.make_prompts(len(words), first=first)
   return dataclasses.replace(
-    made,
-    tokens=jnp.asarray(tokens),
-    mask=jnp.asarray(tokens > 0),
+    made, tokens=jnp.asarray(tokens), mask=jnp.asarray(tokens > 0)
   )
 
 

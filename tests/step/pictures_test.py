@@ -153,8 +153,7 @@ def test_gradients_do_not_depend_on_micro_batches(attention, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "plan",
-  [{"micro_batch_size": 8}, {"micro_batch_size": 2, "lengths": (1, 3)}],
+  "plan", [{"micro_batch_size": 8}, {"micro_batch_size": 2, "lengths": (1, 3)}]
 )
 def test_the_first_ratio_is_exactly_one(plan):
   policy = make_policy("float32")
@@ -177,8 +176,7 @@ def test_the_first_ratio_is_exactly_one(plan):
 
 def test_a_frozen_tower_has_no_gradient_and_is_shared():
   frozen = tiny.make_phase(
-    policy=make_policy("float32", tower_trained=False),
-    fields={"kl_coef": 0.1},
+    policy=make_policy("float32", tower_trained=False), fields={"kl_coef": 0.1}
   )
   state = tiny.drawn_state(frozen)
   batch = tiny.given_scores(with_images(tiny.ragged_batch(frozen)))

@@ -16,12 +16,7 @@ P, G, S, T, K = 10, 2, 2, 3, 16
 OLD = 3
 KEYS = 2000
 RESERVOIR = reservoir.Reservoir(
-  size=K,
-  num_groups=P,
-  num_old=OLD,
-  group_size=G,
-  prompt_slots=S,
-  token_slots=T,
+  size=K, num_groups=P, num_old=OLD, group_size=G, prompt_slots=S, token_slots=T
 )
 
 

@@ -126,8 +126,7 @@ def test_rejected_tokens_do_not_count_in_the_load():
 
 def test_training_takes_the_recorded_experts_and_the_reference_its_own():
   phase = make_phase(
-    {"keep_routing": True, "kl_coef": 0.1, "balance_coef": 0.01},
-    num_epochs=2,
+    {"keep_routing": True, "kl_coef": 0.1, "balance_coef": 0.01}, num_epochs=2
   )
   state = tiny.drawn_state(phase)
   prompts = tiny.make_prompts()

@@ -100,8 +100,7 @@ def test_gradients_are_those_of_rows_in_one_piece(name, plans):
 
 
 @pytest.mark.parametrize(
-  ("dtype", "micro", "lengths"),
-  [("float32", 2, ()), ("bfloat16", 8, (1, 3))],
+  ("dtype", "micro", "lengths"), [("float32", 2, ()), ("bfloat16", 8, (1, 3))]
 )
 def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
   phase = tiny.make_phase(

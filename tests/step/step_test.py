@@ -100,11 +100,7 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32():
 def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
   """A transformer, sampled and updated in one program: the ratio is 1.0."""
   policy = tiny.tiny_transformer(
-    width=16,
-    num_layers=2,
-    mlp_width=32,
-    dtype=dtype,
-    cache_dtype=cache_dtype,
+    width=16, num_layers=2, mlp_width=32, dtype=dtype, cache_dtype=cache_dtype
   )
   phase = tiny.make_phase(policy=policy, micro_batch_size=micro)
   state = tiny.drawn_state(phase, spread=0.2)
@@ -147,10 +143,7 @@ def test_minibatches_visit_every_row_once_per_epoch():
   counts = []
   for epochs, minibatches in ((1, 1), (1, 4), (2, 2)):
     phase = tiny.make_phase(
-      "sft",
-      num_epochs=epochs,
-      num_minibatches=minibatches,
-      learning_rate=1e-9,
+      "sft", num_epochs=epochs, num_minibatches=minibatches, learning_rate=1e-9
     )
     state, batch = tiny.off_policy(phase)
     advance = jax.jit(functools.partial(step.update, phase=phase))

@@ -196,10 +196,7 @@ def test_options_are_arguments(batch):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    (
-      {"shrt": {}},
-      "transform_options has ['shrt']; needs names of config",
-    ),
+    ({"shrt": {}}, "transform_options has ['shrt']; needs names of config"),
     ({"short": {"limt": 1}}, "'short' got {'limt': 1}: got an unexpected keyw"),
     ({"Centred": {"x": 1}}, "its arguments are (decay=0.9)"),
   ],

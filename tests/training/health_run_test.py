@@ -34,9 +34,7 @@ def _config():
 
 
 @pytest.mark.slow
-def test_a_run_stops_at_a_perfect_score_and_goes_on_to_the_same_bytes(
-  tmp_path,
-):
+def test_a_run_stops_at_a_perfect_score_and_goes_on_to_the_same_bytes(tmp_path):
   whole, stopped = tmp_path / "whole", tmp_path / "stopped"
   loop.train(_config(), whole)
   result = json.loads((whole / log.RESULT).read_text())

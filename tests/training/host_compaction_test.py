@@ -48,9 +48,7 @@ def environment():
   """Environment of a short chain, with actions that end where they say so."""
   task = tasks.make_task("memchain", num_steps=12, every=3)
   return dataclasses.replace(
-    task.environment,
-    action_len=None,
-    action_ends=(vocab.EOS, vocab.SEMICOLON),
+    task.environment, action_len=None, action_ends=(vocab.EOS, vocab.SEMICOLON)
   )
 
 

@@ -121,8 +121,7 @@ def test_episodes_have_the_weights_of_their_phase():
 @pytest.mark.usefixtures("no_processes")
 def test_turns_are_those_of_the_config():
   made = make_problem(
-    environment__max_turns=2,
-    environment__action_ends=("</answer>", ";"),
+    environment__max_turns=2, environment__action_ends=("</answer>", ";")
   )
   environment = made.host_environment
   assert environment.max_turns == 2

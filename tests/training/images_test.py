@@ -123,10 +123,7 @@ def test_what_is_no_answer_is_refused():
       {"data__source": "task", "data__train_path": "", "data__eval_path": ""},
       r"is for config\.data\.source='tfds' or",
     ),
-    (
-      {"data__image_processor": ""},
-      "needs the processor of a checkpoint; set",
-    ),
+    ({"data__image_processor": ""}, "needs the processor of a checkpoint; set"),
     (
       {"data__image_options": {"tile": 4}},
       r"image_options has \['tile'\]; the processor of .* has min_pixels",

@@ -38,10 +38,7 @@ def test_bandit(name):
   most = algorithms.get_algorithm(name).max_group_size
   group_size = most or 8
   phase = tiny.make_phase(
-    name,
-    max_new_tokens=1,
-    group_size=group_size,
-    micro_batch_size=32,
+    name, max_new_tokens=1, group_size=group_size, micro_batch_size=32
   )
   num_prompts = 32 // group_size
   advance = jax.jit(
@@ -75,10 +72,7 @@ def test_distillation(name, fields):
   """The KL to another random policy, which is the reference, falls."""
   # A weight of 1e-9: the KL is measured, and not trained.
   phase = tiny.make_phase(
-    name,
-    fields={"kl_coef": 1e-9, **fields},
-    group_size=8,
-    micro_batch_size=32,
+    name, fields={"kl_coef": 1e-9, **fields}, group_size=8, micro_batch_size=32
   )
   advance = jax.jit(
     functools.partial(step.fused_step, phase=phase), donate_argnums=0

@@ -72,8 +72,7 @@ def test_a_verifier_and_a_reward_model_are_one_program():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "rows",
-  [slice(None), pytest.param(slice(2, None, 4), marks=pytest.mark.slow)],
+  "rows", [slice(None), pytest.param(slice(2, None, 4), marks=pytest.mark.slow)]
 )
 def test_the_score_is_what_is_said_after_the_last_token(rows):
   """Tests groups, and one completion for each prompt, as greedy ones are."""

@@ -625,9 +625,7 @@ def test_every_domain_needs_a_weight():
   config = _rl_setting("grpo", kl_coef=0.1, kl_domain_weights=(1.0, 0.5))
   made = problem.make_problem(config_lib.resolve(config))
   made = dataclasses.replace(
-    made,
-    domains=("a", "b", "c"),
-    provides=frozenset({"domain"}),
+    made, domains=("a", "b", "c"), provides=frozenset({"domain"})
   )
   with pytest.raises(
     ValueError,

@@ -140,10 +140,7 @@ def test_settings_take_objects_of_a_notebook():
   config.data.name = dataclasses.replace(copy_task.make(2), vocab_size=40)
   assert config.algorithm.clip_high == 4e-4
   assert imports.is_object(config.algorithm.name)
-  assert config.rewards.functions == (
-    imports.name_of(brevity),
-    "math_accuracy",
-  )
+  assert config.rewards.functions == (imports.name_of(brevity), "math_accuracy")
   config = json.loads(config.to_json())
   assert tasks.make_task(config["data"]["name"]).vocab_size == 40
   config = grpo_jax.config(

@@ -273,9 +273,7 @@ def test_staleness_needs_a_correction(monkeypatch):
 
 @pytest.mark.parametrize(
   ("name", "value", "message"),
-  [
-    ("rl", -1, r"config\.rl\.staleness=-1 must be at least 0"),
-  ],
+  [("rl", -1, r"config\.rl\.staleness=-1 must be at least 0")],
 )
 def test_values_that_no_phase_can_have(name, value, message):
   config = tiny_config.get_config()

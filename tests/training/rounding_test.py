@@ -66,10 +66,7 @@ def _recorded_and_read(phase, params, state, prompts):
       rollout.prompt_index,
     )
     logp = logprobs.token_outputs(
-      lambda h: phase.policy.head(params, h),
-      h,
-      rollout.tokens,
-      temperature=1.0,
+      lambda h: phase.policy.head(params, h), h, rollout.tokens, temperature=1.0
     ).logp
     return rollout, logp
 

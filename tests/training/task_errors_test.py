@@ -84,18 +84,10 @@ def longer(rng):
 @pytest.mark.parametrize(
   ("fields", "example", "message"),
   [
-    (
-      {},
-      prompt(64),
-      r"its prompt has the ids \[64\]; needs ids from 0 to",
-    ),
+    ({}, prompt(64), r"its prompt has the ids \[64\]; needs ids from 0 to"),
     ({}, prompt(-1), r"its prompt has the ids \[-1\]"),
     ({}, {"completion": np.array([3, 99])}, r"completion has the ids \[99\]"),
-    (
-      {},
-      {"completion": [3, 2]},
-      r"completion is \[3, 2\] \(list\); needs a",
-    ),
+    ({}, {"completion": [3, 2]}, r"completion is \[3, 2\] \(list\); needs a"),
     ({}, {"prompt": np.ones(3)}, r"prompt is array.*ndarray of float64\[3\]\)"),
     ({}, {"extras": {"answer": [3, 4]}}, r"extras\['answer'\] is .* \(list\)"),
     ({}, longer, r"extras have the shapes .* and those of the first problem"),
@@ -108,11 +100,7 @@ def longer(rng):
     ({}, prompt(*[3] * 500), r"its prompt has 501 ids; needs at most"),
     ({}, {"prompt": np.zeros(0, np.int32)}, r"its prompt is empty"),
     ({}, {"completion": np.full(99, 3)}, r"its completion has 99 ids"),
-    (
-      {},
-      {"extras": None},
-      r"its extras are None \(NoneType\); needs a dict",
-    ),
+    ({}, {"extras": None}, r"its extras are None \(NoneType\); needs a dict"),
     ({}, {"extras": {"answer": "a"}}, r"extras\['answer'\] is 'a' \(str\)"),
     ({}, {"extras": {"answer": None}}, r"extras\['answer'\] is None"),
     ({}, {"extras": {"answer": np.array([None])}}, r"ndarray of object\[1\]\)"),

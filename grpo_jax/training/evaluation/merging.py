@@ -68,10 +68,7 @@ def coefficients(
 
 
 def merge(
-  names: Sequence[str],
-  out: str,
-  weights: Sequence[float] = (),
-  base: str = "",
+  names: Sequence[str], out: str, weights: Sequence[float] = (), base: str = ""
 ) -> int:
   """Writes the merged policy as a folder that opens like a run.
 

@@ -280,11 +280,7 @@ def _kl_of(
       prompts.shown,
     )
     return logprobs.token_outputs(
-      view.head,
-      h,
-      rollout.tokens,
-      temperature=scale,
-      chunk_bytes=_CHUNK_BYTES,
+      view.head, h, rollout.tokens, temperature=scale, chunk_bytes=_CHUNK_BYTES
     ).logp
 
   policy_logp = logp(models.policy_view(policy, params))

@@ -173,11 +173,7 @@ def canvas(width: float, height: float, **others: Any) -> Figure:
 
 
 def panels(
-  rows: int,
-  columns: int,
-  width: float = PAGE,
-  row: float = 1.9,
-  **others: Any,
+  rows: int, columns: int, width: float = PAGE, row: float = 1.9, **others: Any
 ) -> tuple[Figure, np.ndarray]:  # [rows, columns]
   """A figure of panels of equal size.
 

@@ -659,9 +659,7 @@ class Models:
 
   def _ranker(self, model: Outside) -> Model:
     return Model(
-      start=model.start("ranker"),
-      view=self.views()["ranker"],
-      read=model.read,
+      start=model.start("ranker"), view=self.views()["ranker"], read=model.read
     )
 
 

@@ -31,9 +31,7 @@ from jax.sharding import Mesh
 from grpo_jax.models import quantization
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
-from grpo_jax.training.phases import (
-  build,
-)
+from grpo_jax.training.phases import build
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.phases import workdir as workdir_lib
 from grpo_jax.training.problem import problem as problem_lib

@@ -151,9 +151,7 @@ def make_draw(
 
 
 def rows_to_feed(
-  problem: problem_lib.Problem,
-  mesh: Mesh,
-  phase: config_lib.PhaseConfig,
+  problem: problem_lib.Problem, mesh: Mesh, phase: config_lib.PhaseConfig
 ) -> np.ndarray:
   """The rows of each batch of a phase that this process passes on."""
   rows, size = sharding.by_rows(mesh), phase.num_prompts

@@ -176,9 +176,7 @@ def from_outside(phase: config_lib.PhaseConfig) -> dict[str, str]:
 
 
 def opponents(
-  phase: config_lib.PhaseConfig,
-  policy: Policy,
-  outside: Mapping[str, Outside],
+  phase: config_lib.PhaseConfig, policy: Policy, outside: Mapping[str, Outside]
 ) -> dict[str, Model]:
   """Makes the models of the opponents of a phase, by name.
 

@@ -171,8 +171,7 @@ def _outside_of_checkpoint(
       param_dtype=model.param_dtype,
       shardings=functools.partial(sharding.of_params, mesh),
       convert=functools.partial(
-        quantization.quantize_leaf,
-        kind="int8" if storage == "int8" else "none",
+        quantization.quantize_leaf, kind="int8" if storage == "int8" else "none"
       ),
     )
     return _place(params, mesh)

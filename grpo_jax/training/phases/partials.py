@@ -42,9 +42,7 @@ def make(
       environment=problem.environment,
     ),
     prompts=kept_groups.prompt_shapes(
-      problem,
-      phase.num_prompts,
-      phase.max_prompt_len or problem.max_prompt_len,
+      problem, phase.num_prompts, phase.max_prompt_len or problem.max_prompt_len
     ),
     group_size=phase.group_size,
     pad_id=pad_id,

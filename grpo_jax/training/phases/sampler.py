@@ -119,11 +119,7 @@ def make_sampler(
     mix_until=_mix_until(problem, config),
   )
   greedy = dataclasses.replace(
-    sampler,
-    temperature=0.0,
-    record_kept=False,
-    record_routing=False,
-    mix=None,
+    sampler, temperature=0.0, record_kept=False, record_routing=False, mix=None
   )
   has_greedy = "greedy_rewards" in required
   if problem.host_environment is not None:

@@ -61,8 +61,7 @@ def pool(
   longest = phase.max_prompt_len or problem.max_prompt_len
   pipeline.check_task(source, max_prompt_len=longest)
   numbers = finding.fitting(
-    read,
-    functools.partial(finding.short_prompts, problem.encoder, longest),
+    read, functools.partial(finding.short_prompts, problem.encoder, longest)
   )
   if len(numbers) < phase.num_prompts:
     raise ValueError(
@@ -199,10 +198,7 @@ def counted(
 
 
 def stream(
-  config: config_lib.RunConfig,
-  problem: Problem,
-  name: str,
-  rows: Sequence[int],
+  config: config_lib.RunConfig, problem: Problem, name: str, rows: Sequence[int]
 ) -> pipeline.ChosenPrompts:
   """The batches of a phase that chooses its prompts.
 

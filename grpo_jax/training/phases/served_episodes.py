@@ -39,10 +39,7 @@ class ServedEpisodes:
   """A sampler with the methods of `host_sampler.HostSampler`."""
 
   def __init__(
-    self,
-    problem: problem_lib.Problem,
-    mesh: Mesh,
-    turns: host_turns.HostTurns,
+    self, problem: problem_lib.Problem, mesh: Mesh, turns: host_turns.HostTurns
   ):
     """Compiles nothing yet.
 

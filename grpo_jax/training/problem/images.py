@@ -104,10 +104,7 @@ class Reader:
     return cuts
 
   def _start_pool(self) -> pool.Pool:
-    argument = {
-      "processor": self.processor.described(),
-      "folder": self._folder,
-    }
+    argument = {"processor": self.processor.described(), "folder": self._folder}
     return pool.Pool(
       "images",
       "image_worker",

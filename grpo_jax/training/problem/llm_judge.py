@@ -247,10 +247,7 @@ def by_reading(judge: JudgeConfig, tokenizer: Any) -> LlmJudge:
 
 
 def inputs(
-  prompts: Prompts,
-  rollout: Rollout,
-  control: tuple[int, ...],
-  pad_id: int,
+  prompts: Prompts, rollout: Rollout, control: tuple[int, ...], pad_id: int
 ) -> tuple[jax.Array, jax.Array]:  # [B, N + T] int32, [B, N + T] bool
   """Prompts for the judge: rubrics with their completions, left-padded.
 

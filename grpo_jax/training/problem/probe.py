@@ -60,10 +60,7 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
   columns = rewards.plain_extras(problem.train[0])
   for name, path in scorer.functions.items():
     _check_signature(
-      name,
-      registry.load_function(path),
-      scorer.options.get(name, {}),
-      columns,
+      name, registry.load_function(path), scorer.options.get(name, {}), columns
     )
   copies = group_size if scorer.sees_groups else 1
   _score(problem, problem.train, copies, "training")
@@ -90,10 +87,7 @@ def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
 
 
 def _score(
-  problem: problem_lib.Problem,
-  source: sources.Source,
-  copies: int,
-  split: str,
+  problem: problem_lib.Problem, source: sources.Source, copies: int, split: str
 ) -> None:
   """Asks for the rewards of the first records of a split.
 

@@ -304,10 +304,7 @@ class Problem:
     )
 
   def score_texts(
-    self,
-    records: Sequence[dict],
-    texts: Sequence[str],
-    ids: Sequence[int],
+    self, records: Sequence[dict], texts: Sequence[str], ids: Sequence[int]
   ) -> host.WorkerScores:
     """Scores a text for each record with the functions of text."""
     assert self.reward.on_host is not None
@@ -400,10 +397,7 @@ def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
   from grpo_jax.training.problem import llm_judge  # Reads rows of bytes.
 
   rubric = llm_judge.rubric(
-    config.judge,
-    problem.tokenizer,
-    problem.max_prompt_len,
-    problem.train[0],
+    config.judge, problem.tokenizer, problem.max_prompt_len, problem.train[0]
   )
   reader = llm_judge.by_reading(config.judge, problem.tokenizer)
   reward = dataclasses.replace(

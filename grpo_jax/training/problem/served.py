@@ -342,10 +342,7 @@ class Examples:
   """The tasks of an environment as a source of prompts."""
 
   def __init__(
-    self,
-    split: str,
-    examples: Sequence[Mapping[str, Any]],
-    writer: chat.Writer,
+    self, split: str, examples: Sequence[Mapping[str, Any]], writer: chat.Writer
   ):
     """Takes over the examples from the process.
 

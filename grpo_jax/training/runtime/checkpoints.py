@@ -389,10 +389,7 @@ class Checkpoints:
     self._position = step
 
   def restore(
-    self,
-    abstract_state: PyTree,
-    step: int | None = None,
-    in_part: bool = False,
+    self, abstract_state: PyTree, step: int | None = None, in_part: bool = False
   ) -> tuple[PyTree, dict[str, Any], int]:
     """Restores a step, byte for byte.
 

@@ -99,10 +99,7 @@ def with_inputs(
     config,
     seed=seed,
     algorithm=(name, numbers("algorithm", objective)),
-    sections={
-      **config.sections,
-      phase: numbers(phase, config.sections[phase]),
-    },
+    sections={**config.sections, phase: numbers(phase, config.sections[phase])},
     **changed,
   )
 

@@ -255,8 +255,7 @@ def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
     return lambda rows: rows
   sharding = by_rows(mesh)
   return lambda rows: jax.tree.map(
-    lambda x: lax.with_sharding_constraint(x, sharding) if x.ndim else x,
-    rows,
+    lambda x: lax.with_sharding_constraint(x, sharding) if x.ndim else x, rows
   )
 
 

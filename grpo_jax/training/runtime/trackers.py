@@ -237,11 +237,7 @@ class Wandb(Tracker):
 
   def alert(self, step: int, title: str, text: str) -> None:
     """Sends an alarm to people who have asked W&B for alarms."""
-    self._run.alert(
-      title=title,
-      text=f"step {step}: {text}",
-      level="WARN",
-    )
+    self._run.alert(title=title, text=f"step {step}: {text}", level="WARN")
 
   def end(self) -> None:
     """Adds the traced groups as a table; see `traces.py`."""

@@ -57,10 +57,7 @@ def test_a_card_says_where_a_policy_comes_from(run, tmp_path):
   assert data.datasets == ["openai/gsm8k"]
   (figure,) = data.eval_results
   assert (figure.metric_type, figure.metric_value) == ("accuracy", 0.5)
-  assert (figure.dataset_type, figure.dataset_name) == (
-    "openai/gsm8k",
-    "gsm8k",
-  )
+  assert (figure.dataset_type, figure.dataset_name) == ("openai/gsm8k", "gsm8k")
   config = json.loads((run / log.CONFIG).read_text())
   for said in (
     "| Steps | 100 (planned: rl 100) |",

@@ -55,8 +55,7 @@ ELSEWHERE = {
     ("schedule/depth", "schedule/largest_share"), "grpo_jax/step/prompts.py"
   ),
   **dict.fromkeys(
-    ("schedule/drift", "schedule/memory"),
-    "grpo_jax/step/prompts.py",
+    ("schedule/drift", "schedule/memory"), "grpo_jax/step/prompts.py"
   ),
   "judge/calls": "tests/training/resume_table.py",
   **dict.fromkeys(
@@ -68,8 +67,7 @@ ELSEWHERE = {
   ),
   "kl/teacher": "grpo_jax/algorithms/objective.py",
   **dict.fromkeys(
-    ("mix/share", "mix/anchor", "mix/other"),
-    "tests/step/mixing_test.py",
+    ("mix/share", "mix/anchor", "mix/other"), "tests/step/mixing_test.py"
   ),
   **dict.fromkeys(
     (

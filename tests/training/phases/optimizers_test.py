@@ -270,9 +270,7 @@ def test_muon_leaves_the_rest_to_adamw():
   muon, adamw = (
     _names(
       _steps(
-        optimizers.of_model(_config(name=name, **fields), 9),
-        params,
-        (0, 1),
+        optimizers.of_model(_config(name=name, **fields), 9), params, (0, 1)
       )[0]
     )
     for name in ("muon", "adamw")

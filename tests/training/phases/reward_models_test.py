@@ -96,10 +96,7 @@ def test_without_the_model_what_is_right_is_the_reward():
 
 
 def test_each_phase_has_its_weights():
-  changes = {
-    "rewards.weights": (0.0, 1.0),
-    "rm.reward_weights": (2.0, 0.0),
-  }
+  changes = {"rewards.weights": (0.0, 1.0), "rm.reward_weights": (2.0, 0.0)}
   _, phases, _ = made("judged", changes)
   weights = {k: float(x) for k, x in phases["rm"].reward.weights.items()}
   assert weights == {"f1": 2.0}

@@ -102,10 +102,7 @@ def with_sessions(sessions):
 def make_sampler(kind, slots, options):
   """On one device."""
   turns = host_turns.HostTurns(
-    policy(kind),
-    sampling_config(slots, **dict(options)),
-    GROUP,
-    environment(),
+    policy(kind), sampling_config(slots, **dict(options)), GROUP, environment()
   )
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
   return host_sampler.HostSampler(calculator(), mesh, turns)

@@ -41,9 +41,7 @@ def test_a_pool_has_the_first_records_that_fit(text):
   lengths = [len(made.encoder.prompt(made.train[i])) for i in range(20)]
   longest = sorted(lengths)[10]
   cut = settings.with_section(
-    "rl",
-    max_prompt_len=longest,
-    schedule=ScheduleConfig("target", pool=20),
+    "rl", max_prompt_len=longest, schedule=ScheduleConfig("target", pool=20)
   )
   found = schedules.pool(cut, made, "rl").numbers
   assert found.tolist() == [i for i in range(20) if lengths[i] <= longest]

@@ -93,9 +93,7 @@ def sampler_of(loaded: checkpointed.Loaded, num_rows: int = 4, **options):
 
 def speaker_of(loaded: checkpointed.Loaded, calls=None) -> endpoint_lib.Speaker:
   return endpoint_lib.Speaker(
-    loaded.problem.encoder,
-    loaded.problem.bytes_of,
-    calls,
+    loaded.problem.encoder, loaded.problem.bytes_of, calls
   )
 
 

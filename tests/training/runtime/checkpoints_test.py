@@ -35,7 +35,7 @@ def make_state(width: int = 4, seed: int = 0) -> TrainState:
     models={
       "policy": ModelState(
         {"trained": trained, "frozen": {}}, optax.adamw(1e-3).init(trained)
-      ),
+      )
     },
     algorithm_state={"baseline": jnp.float32(-0.0)},
   )
@@ -407,10 +407,7 @@ def test_kill_while_saving_leaves_the_previous_step(tmp_path):
   directory = tmp_path / "c"
   process = subprocess.run(
     [sys.executable, "-c", _KILLED, str(directory)],
-    env={
-      **os.environ,
-      "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-    },
+    env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
     capture_output=True,
     check=False,
   )

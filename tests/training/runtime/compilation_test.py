@@ -26,10 +26,7 @@ def test_seconds_within_others_count_once():
   ("programs", "text"),
   [
     ([(3.0, False)], "traced and compiled in 3.0 s"),
-    (
-      [(0.5, True)],
-      "traced and compiled in 0.5 s (from the cache)",
-    ),
+    ([(0.5, True)], "traced and compiled in 0.5 s (from the cache)"),
     (
       [(0.5, True), (0.25, False)],  # Small ones are never kept.
       "traced and compiled in 0.8 s (from the cache)",

@@ -30,12 +30,7 @@ def write_steps(log, first: int, last: int) -> None:
 def read(workdir: pathlib.Path) -> dict[str, bytes]:
   return {
     name: (workdir / name).read_bytes()
-    for name in (
-      log_lib.METRICS,
-      log_lib.TIMINGS,
-      log_lib.SAMPLES,
-      traces.FILE,
-    )
+    for name in (log_lib.METRICS, log_lib.TIMINGS, log_lib.SAMPLES, traces.FILE)
   }
 
 

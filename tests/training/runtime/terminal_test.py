@@ -108,22 +108,12 @@ def test_alarms_stand_above_the_bar_and_do_not_break_it():
     screen.print("a line")
     lines = stream.lines()
   assert lines[0].startswith("warning: entropy is 0. entropy is 0.")
-  assert lines[2:] == [
-    "a line",
-    "rl 1/9 ---",
-    "  reward 0.1",
-    "evaluating 3 s",
-  ]
+  assert lines[2:] == ["a line", "rl 1/9 ---", "  reward 0.1", "evaluating 3 s"]
   screen.show(bar("rl 2/9 ---", "  reward 0.2"))
   assert stream.lines() == [*lines[:3], "rl 2/9 ---", "  reward 0.2"]
   screen.finish()
   screen.print("the end")
-  assert stream.lines() == [
-    *lines[:3],
-    "rl 2/9 ---",
-    "  reward 0.2",
-    "the end",
-  ]
+  assert stream.lines() == [*lines[:3], "rl 2/9 ---", "  reward 0.2", "the end"]
 
 
 @hypothesis.settings(deadline=None, max_examples=30)
