@@ -23,8 +23,7 @@ def _step(learning_rate, **options):
     **options,
   )
   state = tiny.make_state(phase)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
-  new, _, written = step(state, tiny.make_prompts(4))
+  new, _, written = tiny.fused(phase)(state, tiny.make_prompts(4))
   found = jax.jit(functools.partial(after.after_update, phase=phase))(
     new, written
   )

@@ -76,7 +76,7 @@ def make_prompts(first=0, num_prompts=4):
 def stepped():
   """Two steps on four groups of four completions."""
   phase = make_phase(micro_batch_size=8)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  step = tiny.fused(phase)
   state = tiny.make_state(phase)
   draw = jax.jit(functools.partial(step_lib.draw_stage, phase=phase))
   found = []
@@ -284,8 +284,7 @@ def test_rounds_draw_until_groups_live_by_corrections():
   )
   state = tiny.make_state(phase)
   prompts = make_prompts(num_prompts=12)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
-  _, metrics, rows = step(state, prompts)
+  _, metrics, rows = tiny.fused(phase)(state, prompts)
   draw = jax.jit(functools.partial(step_lib.draw_stage, phase=phase))
   tokens, live, drafts_live = 0, 0, 0
   for number in range(int(metrics["drawn/rounds"])):

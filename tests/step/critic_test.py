@@ -39,10 +39,6 @@ def _changed(one, other):
   }
 
 
-def _fused(phase):
-  return jax.jit(functools.partial(step.fused_step, phase=phase))
-
-
 def _loss(phase):
   """The loss of the critic: it is taken after the policy's."""
   loss = phase.losses[-1]
@@ -108,9 +104,8 @@ def _with_head(state, name="critic"):
 def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   phase = tiny.make_phase("ppo", fields={"value_clip": 0.0})
   state = _with_head(tiny.make_state(phase))
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
   raw = tiny.ragged_batch(phase)
-  batch = prepare(state, raw, jax.random.key(2))
+  batch = tiny.prepared(phase, state, raw, 2)
   critic, policy = _loss(phase).critic, phase.policy
 
   def values(trained):
@@ -212,7 +207,7 @@ def test_a_step_learns_from_the_final_values_of_what_is_cut_off():
   for is_on in (False, True):
     phase = tiny.make_phase("ppo", fields={"bootstrap_cut": is_on})
     state = _with_head(tiny.make_state(phase))
-    after, found, rows = _fused(phase)(state, tiny.make_prompts())
+    after, found, rows = tiny.fused(phase)(state, tiny.make_prompts())
     ends[is_on] = after.params["critic"], found["truncated"], rows.batch
   assert 0 < ends[True][1] < 1
   assert _changed(ends[False][0], ends[True][0])
@@ -231,7 +226,7 @@ def test_the_policy_moves_as_if_there_were_no_value_loss():
   for updates in (0, 1):
     phase = tiny.make_phase("ppo", num_critic_updates=updates)
     state = _with_head(tiny.make_state(phase))
-    after[updates], found, _ = _fused(phase)(state, tiny.make_prompts())
+    after[updates], found, _ = tiny.fused(phase)(state, tiny.make_prompts())
     assert found["ratio/max_deviation"] == 0.0
     assert ("value/loss" in found) == bool(updates)
     moved = _changed(state.params, after[updates].params)
@@ -245,11 +240,8 @@ def test_the_policy_moves_as_if_there_were_no_value_loss():
 def test_two_updates_are_one_after_another():
   phase = tiny.make_phase("ppo", num_critic_updates=2)
   state = _with_head(tiny.make_state(phase))
-  batch = tiny.ragged_batch(phase)
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
-  batch = prepare(state, batch, jax.random.key(2))
-  advance = jax.jit(functools.partial(step.update, phase=phase))
-  twice, found = advance(state, batch, jax.random.key(3))
+  batch = tiny.prepared(phase, state, tiny.ragged_batch(phase), 2)
+  twice, found = tiny.updated(phase, state, batch, 3)
 
   opt_state, losses = state.models["critic"].opt_state, []
   for _ in range(2):
@@ -272,7 +264,7 @@ def test_frozen_attention_keeps_every_bit():
   critic = critic_lib.make_critic(policy, freeze=("attention",))
   phase = tiny.make_phase("sao", policy=policy, critic=critic)
   state = _with_head(tiny.make_state(phase))
-  after, _, _ = _fused(phase)(state, tiny.make_prompts())
+  after, _, _ = tiny.fused(phase)(state, tiny.make_prompts())
   moved = _changed(state.params["critic"], after.params["critic"])
   assert not any("attention/" in name for name in moved)
   assert any("mlp" in name for name in moved)
@@ -299,7 +291,7 @@ def test_pretraining_moves_the_critic_alone(name, kind, member, metric):
   state = tiny.make_state(phase)
   trained = {k for k, x in state.models.items() if x.opt_state is not None}
   assert trained == {member}
-  advance, losses = _fused(phase), []
+  advance, losses = tiny.fused(phase), []
   for i in range(20):
     after, found, _ = advance(state, tiny.make_prompts(first=4 * i))
     moved = _changed(state.params, after.params)
@@ -349,7 +341,7 @@ def test_a_phase_between_keeps_the_critic_and_its_moments():
   assert "critic" not in between.models
   entered = step.enter_phase(state, between, 1)
   _same(entered.models["critic"], state.models["critic"])
-  after, _, _ = _fused(between)(entered, tiny.make_prompts())
+  after, _, _ = tiny.fused(between)(entered, tiny.make_prompts())
   _same(after.models["critic"], state.models["critic"])
   assert _changed(entered.params["policy"], after.params["policy"])
 
@@ -370,8 +362,7 @@ def test_a_reward_model_beside_a_critic_says_no_values():
     tiny.make_state(tiny.make_phase("bradley_terry")), "reward"
   )
   state = step.enter_phase(scores, phase, 1)
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
-  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(2))
+  batch = tiny.prepared(phase, state, tiny.ragged_batch(phase), 2)
   assert not batch.critic.values.any()  # The head of the critic starts at 0.
 
 
@@ -476,7 +467,7 @@ def test_a_critic_explains_a_reward_that_the_prompt_decides(trunk):
     micro_batch_size=32,
     phase={"kind": "value"},
   )
-  state, advance = tiny.make_state(phase), _fused(phase)
+  state, advance = tiny.make_state(phase), tiny.fused(phase)
   history = []
   for i in range(800):
     prompts = tiny.make_prompts(num_prompts=32, first=32 * i)

@@ -348,7 +348,7 @@ def duplicating():
   """The state, and a step that repeats groups where there are too few."""
   phase = dataclasses.replace(_phase(max_rounds=3), when_short="duplicate")
   state = tiny.make_state(phase)
-  return state, jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  return state, tiny.fused(phase)
 
 
 @pytest.mark.slow

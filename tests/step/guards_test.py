@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from grpo_jax.step import guards as guards_lib
-from grpo_jax.step import step as step_lib
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -33,7 +32,7 @@ def step(phase):
   def compiled(guards):
     guarded = dataclasses.replace(phase, guards=guards)
     start = tiny.make_state(guarded)
-    return start, jax.jit(functools.partial(step_lib.fused_step, phase=guarded))
+    return start, tiny.fused(guarded)
 
   return compiled
 

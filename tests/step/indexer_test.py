@@ -1,7 +1,6 @@
 """Sparse attention in the step: its loss, kept choices, and learning."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from grpo_jax.settings.phase import OptimizerConfig
-from grpo_jax.step import step
 from grpo_jax.types import Scored
 from tests.training import tiny
 
@@ -50,7 +48,7 @@ def _run(fields, num_steps, **options):
   )
   state = tiny.make_state(phase)
   before, rows = _indexers(state.params), []
-  advance = jax.jit(functools.partial(step.fused_step, phase=phase))
+  advance = tiny.fused(phase)
   for _ in range(num_steps):
     state, metrics, _ = advance(state, PROMPTS)
     rows.append(jax.device_get(metrics))

@@ -1,7 +1,6 @@
 """Tests of rows that wait for a later step: the surplus of rounds."""
 
 import dataclasses
-import functools
 import types
 
 import hypothesis
@@ -99,16 +98,14 @@ def _phase(recycles):
 def recycling():
   """The state at the start, and a step that keeps its surplus."""
   phase = _phase(True)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
-  return tiny.make_state(phase), step
+  return tiny.make_state(phase), tiny.fused(phase)
 
 
 @pytest.fixture(scope="module")
 def dropping():
   """The same without a surplus."""
   phase = _phase(False)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
-  return tiny.make_state(phase), step
+  return tiny.make_state(phase), tiny.fused(phase)
 
 
 def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(

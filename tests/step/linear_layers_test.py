@@ -2,11 +2,9 @@
 
 import functools
 
-import jax
 import numpy as np
 import pytest
 
-from grpo_jax.step import step
 from tests.training import tiny
 
 
@@ -15,7 +13,7 @@ def _program():
   """The parts of a phase, and its compiled step."""
   policy = tiny.tiny_transformer(width=16, num_layers=2, **tiny.LINEAR)
   phase = tiny.make_phase(policy=policy, micro_batch_size=4, learning_rate=0.02)
-  return phase, jax.jit(functools.partial(step.fused_step, phase=phase))
+  return phase, tiny.fused(phase)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 
 from grpo_jax.rollout import mixing
 from grpo_jax.step import after, passes
-from grpo_jax.step import step as step_lib
 from grpo_jax.types import set_fields
 from tests.step import router_test
 from tests.training import tiny
@@ -41,8 +40,7 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
     micro_batch_size=4,
   )
   state = tiny.drawn_state(phase)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
-  _, metrics, rows = step(state, tiny.make_prompts())
+  _, metrics, rows = tiny.fused(phase)(state, tiny.make_prompts())
   mask = np.asarray(rows.batch.mask)
   old = np.asarray(rows.batch.old_logp)[mask]
   # It has one step on each half of the batch, and the policy moves in between.
@@ -77,7 +75,7 @@ def test_the_first_update_is_on_policy_in_every_bit():
     micro_batch_size=8,
   )
   state = tiny.drawn_state(phase)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  step = tiny.fused(phase)
   for number in range(2):
     state, metrics, _ = step(state, tiny.make_prompts(first=4 * number))
     assert metrics["ratio/max_deviation"] == 0

@@ -68,7 +68,7 @@ def _start(phase):
 def make_step(length, staleness, learning_rate):
   """The step of these parts, compiled once."""
   phase = make_phase(length, staleness, learning_rate)
-  return jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  return tiny.fused(phase)
 
 
 @functools.cache
@@ -231,7 +231,7 @@ def test_what_waits_takes_no_part():
 def test_algorithms_of_every_kind_train_what_has_ended(name):
   """With a critic, greedy baselines, rows that are coupled, a running state."""
   phase = make_phase(2, 3, algorithm=name)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  step = tiny.fused(phase)
   state, norms = _start(phase), []
   for _ in range(8):
     before = state

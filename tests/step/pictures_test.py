@@ -65,8 +65,7 @@ def with_images(batch, prompts=None):
 def prepared(phase, seed=0):
   state = tiny.drawn_state(phase, seed)
   batch = with_images(tiny.ragged_batch(phase))
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
-  return state, prepare(state, batch, jax.random.key(2))
+  return state, tiny.prepared(phase, state, batch, 2)
 
 
 def prepared_widely(phase):
@@ -163,9 +162,8 @@ def test_the_first_ratio_is_exactly_one(plan):
   assert metrics["ratio/max_deviation"].value == 0.0
   if plan == {"micro_batch_size": 8}:
     # And it is of these images: without them it is another one.
-    prepare = jax.jit(functools.partial(step.prepare, phase=phase))
     bare = set_fields(batch, {"prompts.images": None, "old_logp": None})
-    other = prepare(state, bare, jax.random.key(2))
+    other = tiny.prepared(phase, state, bare, 2)
     changed = np.abs(np.subtract(other.old_logp, batch.old_logp)).max(axis=1)
     some = np.asarray(batch.mask).any(axis=1)
     has_any = np.isin(batch.prompt_index, (0, 2, 3)) & some

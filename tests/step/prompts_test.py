@@ -1,7 +1,6 @@
 """Tests of the order in which prompts of a pool come."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from grpo_jax.step import prompts as prompts_lib
-from grpo_jax.step import step as step_lib
 from tests.training import tiny
 
 SIZE, DRAWN = 10, 3
@@ -154,7 +152,7 @@ def stepped():
     schedule=by("frontier", num_prompts=4),
   )
   state = tiny.make_state(phase)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  step = tiny.fused(phase)
   return state, *step(state, tiny.make_prompts(4))
 
 

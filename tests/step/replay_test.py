@@ -1,7 +1,6 @@
 """Replayed groups, against plain Python: scores, the buffer, who comes."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from grpo_jax.step import dynamic_sampling
-from grpo_jax.step import step as step_lib
 from grpo_jax.types import get_field
 from tests.step import dynamic_sampling_test
 from tests.training import tiny
@@ -190,8 +188,7 @@ def replaying():
   prompts = jax.tree.map(lambda x: x[:4], dynamic_sampling_test._prompts(()))
   waits = dynamic_sampling.Buffers(prompts, replay=dynamic_sampling.Replay(6))
   phase = dataclasses.replace(phase, waiting_groups=waits)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
-  return tiny.make_state(phase), step
+  return tiny.make_state(phase), tiny.fused(phase)
 
 
 def _four(live_ids, first):

@@ -35,8 +35,7 @@ def make_phase(fields=None, **options):
 def _prepared(phase, batch=None):
   state = tiny.drawn_state(phase)
   batch = tiny.ragged_batch(phase) if batch is None else batch
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
-  return state, prepare(state, batch, jax.random.key(0))
+  return state, tiny.prepared(phase, state, batch, 0)
 
 
 def _with_biases(state, biases):
@@ -177,19 +176,17 @@ def test_biases_move_against_the_load():
   state = _with_biases(
     tiny.drawn_state(phase), np.zeros((LAYERS, E), np.float32)
   )
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
-  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(0))
+  batch = tiny.prepared(phase, state, tiny.ragged_batch(phase), 0)
   load = np.asarray(batch.anchor.router_load)
   assert (load > 1 / E).any()
-  advance = jax.jit(functools.partial(step.update, phase=phase))
-  after, metrics = advance(state, batch, jax.random.key(0))
+  after, metrics = tiny.updated(phase, state, batch, 0)
   bias = after.params["policy"]["frozen"]["router_bias"]
   np.testing.assert_allclose(bias, 0.01 * np.sign(1 / E - load), rtol=1e-6)
   assert "loss/balance" not in metrics
   # And they decide: with a large one every token takes that expert.
   high = np.tile(np.float32([0, 0, 0, 2]), (LAYERS, 1))
   state = _with_biases(state, high)
-  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(0))
+  batch = tiny.prepared(phase, state, tiny.ragged_batch(phase), 0)
   np.testing.assert_allclose(batch.anchor.router_load[:, 3], 1 / K, rtol=1e-6)
 
 

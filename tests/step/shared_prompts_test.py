@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.models.policies import lora
-from grpo_jax.step import step, update
+from grpo_jax.step import update
 from grpo_jax.types import row_arrays, set_fields
 from tests.step import router_test
 from tests.training import tiny
@@ -111,16 +111,14 @@ def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
   )
   assert phase.plan.shares_prompts
   state = tiny.drawn_state(phase)
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
-  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(1))
+  batch = tiny.prepared(phase, state, tiny.ragged_batch(phase), 1)
   _, metrics = _gradient(phase, state, batch)
   assert metrics["ratio/max_deviation"].value == 0.0
   # To round-off, it is what rows in one piece give.
   phase = dataclasses.replace(
     phase, plan=dataclasses.replace(phase.plan, group_size=1, lengths=())
   )
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
-  whole = prepare(state, tiny.ragged_batch(phase), jax.random.key(1))
+  whole = tiny.prepared(phase, state, tiny.ragged_batch(phase), 1)
   tolerance = 1e-5 if dtype == "float32" else 0.02
   gap = np.subtract(whole.old_logp, batch.old_logp)
   gap = np.where(batch.mask, gap, 0)
@@ -163,8 +161,7 @@ def test_minibatches_hold_whole_groups():
     )
     state = tiny.drawn_state(phase)
     batch = tiny.given_scores(tiny.ragged_batch(phase))
-    advance = jax.jit(functools.partial(step.update, phase=phase))
-    _, metrics = advance(state, batch, jax.random.key(1))
+    _, metrics = tiny.updated(phase, state, batch, 1)
     # The policy stands still: the mean over the halves is one of these.
     halves = dataclasses.replace(
       phase, plan=dataclasses.replace(phase.plan, num_minibatches=1)

@@ -1,7 +1,6 @@
 """A tracker that forgets by how far the policy has moved."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from grpo_jax.step import prompts as prompts_lib
-from grpo_jax.step import step as step_lib
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -116,7 +114,7 @@ def stepped(request):
   own = dataclasses.replace(OWN, size=4, num_prompts=4)
   phase = dataclasses.replace(phase, schedule=own)
   state = tiny.make_state(phase)
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  step = tiny.fused(phase)
   pool = tiny.make_prompts(4)
   found = []
   for _ in range(3):

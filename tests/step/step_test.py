@@ -23,10 +23,7 @@ HOST_TRAFFIC = re.compile(
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def _fused(phase):
-  return jax.jit(
-    functools.partial(step.fused_step, phase=phase), donate_argnums=0
-  )
+_fused = functools.partial(tiny.fused, donate_argnums=0)
 
 
 def _gradient(phase, state, batch, is_first):
@@ -127,13 +124,11 @@ def test_anchor_pass_has_the_bits_of_the_update(micro):
   """With several updates the anchor is computed at the update's shapes."""
   phase = tiny.make_phase(micro_batch_size=micro, num_epochs=2)
   state = tiny.make_state(phase)
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
-  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(1))
+  batch = tiny.prepared(phase, state, tiny.ragged_batch(phase), 1)
   _, metrics = _gradient(phase, state, batch, False)
   assert metrics["ratio/max_deviation"].value == 0.0
   # And it is needed: after an update the ratio is off 1 and tokens clip.
-  advance = jax.jit(functools.partial(step.update, phase=phase))
-  state, metrics = advance(state, batch, jax.random.key(0))
+  state, metrics = tiny.updated(phase, state, batch, 0)
   assert metrics["ratio/max_deviation"] > 0.01
 
 
@@ -146,8 +141,7 @@ def test_minibatches_visit_every_row_once_per_epoch():
       "sft", num_epochs=epochs, num_minibatches=minibatches, learning_rate=1e-9
     )
     state, batch = tiny.off_policy(phase)
-    advance = jax.jit(functools.partial(step.update, phase=phase))
-    state, metrics = advance(state, batch, jax.random.key(0))
+    state, metrics = tiny.updated(phase, state, batch, 0)
     # The policy stands still, so the row-weighted mean over minibatches is
     # close to the loss of the whole batch; the optimizer counts the steps.
     adam = state.models["policy"].opt_state[1][0]

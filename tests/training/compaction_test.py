@@ -96,9 +96,7 @@ def test_the_coefficient_of_the_kl_adapts_by_rollouts():
   fields = {"kl_coef": 0.1, "kl_target": 1.0, "kl_horizon": 100.0}
   phase = make_phase("ppo", fields=fields)
   state = tiny.make_state(phase)
-  state, metrics, _ = jax.jit(functools.partial(step.fused_step, phase=phase))(
-    state, make_prompts()
-  )
+  state, metrics, _ = tiny.fused(phase)(state, make_prompts())
   assert metrics["kl/reference"] == 0.0  # The least error: -0.2.
   np.testing.assert_allclose(
     state.algorithm_state["coefficients"]["kl"],

@@ -1,7 +1,6 @@
 """Every loss finds the arm that pays, or comes closer to its teacher."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,6 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.step import prompts as prompts_lib
-from grpo_jax.step import step
 from tests.training import tiny
 
 # A teacher judges these, or nobody does.
@@ -41,9 +39,7 @@ def test_bandit(name):
     name, max_new_tokens=1, group_size=group_size, micro_batch_size=32
   )
   num_prompts = 32 // group_size
-  advance = jax.jit(
-    functools.partial(step.fused_step, phase=phase), donate_argnums=0
-  )
+  advance = tiny.fused(phase, donate_argnums=0)
   state = tiny.make_state(phase)
   if "expected" in phase.algorithm.needs:  # Of prompts that nobody knows.
     known = prompts_lib.untried(num_prompts, prompts_lib.PRIOR)
@@ -74,9 +70,7 @@ def test_distillation(name, fields):
   phase = tiny.make_phase(
     name, fields={"kl_coef": 1e-9, **fields}, group_size=8, micro_batch_size=32
   )
-  advance = jax.jit(
-    functools.partial(step.fused_step, phase=phase), donate_argnums=0
-  )
+  advance = tiny.fused(phase, donate_argnums=0)
   state = tiny.make_state(phase).with_params(
     reference=phase.policy.init(jax.random.key(1))
   )

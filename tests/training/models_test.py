@@ -4,7 +4,6 @@ Each is a config, and no code: what a run has beside its policy are members.
 """
 
 import dataclasses
-import functools
 import json
 
 import jax
@@ -61,7 +60,7 @@ def test_a_verifier_and_a_reward_model_are_one_program():
   start = checkpointed.abstract_start(policy, run.seed)
   state = checkpointed.abstract_state([sft, rm, rl], start)
   batch = next(made.prompt_stream(0, 4, None)).prompts
-  step = jax.jit(functools.partial(step_lib.fused_step, phase=rl.phase))
+  step = tiny.fused(rl.phase)
   _, logged, written = jax.eval_shape(step, state, batch)
   assert {"reward/f1", "reward/reward_model", "reward/mean"} <= logged.keys()
   assert written.components.keys() >= {"f1", "reward_model"}

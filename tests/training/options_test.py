@@ -34,11 +34,6 @@ PLAIN = {"dynamic_sampling": False, "overlong_cache": 0.0}
 _make_phase = functools.partial(tiny.make_phase, micro_batch_size=16)
 
 
-def _fused(phase):
-  """The step, without giving the state away."""
-  return jax.jit(functools.partial(step.fused_step, phase=phase))
-
-
 def _opened(phase):
   """The stages of a step as one program that shows what is between them.
 
@@ -118,7 +113,7 @@ def test_the_running_baseline_is_of_the_rewards_that_advantages_have():
   """Those with a KL and a length punishment, and not those of the judge."""
   fields = {"baseline_decay": 0.75, "overlong_cache": 0.9, **KL_IN_REWARD}
   phase = _make_phase("reinforce", fields=fields)
-  state, metrics, rows = _fused(phase)(_state(phase), tiny.make_prompts())
+  state, metrics, rows = tiny.fused(phase)(_state(phase), tiny.make_prompts())
   rewards = np.asarray(rows.batch.advantages)  # There was no baseline yet.
   assert abs(rewards.mean() - metrics["reward/mean"]) > 0.1
   after = state.algorithm_state["algorithm"]
@@ -130,8 +125,7 @@ def test_the_running_baseline_is_of_the_rewards_that_advantages_have():
 def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
   phase = _make_phase("reinforce_pp", fields=KL_IN_REWARD)
   raw = tiny.ragged_batch(phase)
-  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
-  batch = prepare(_state(phase), raw, jax.random.key(0))
+  batch = tiny.prepared(phase, _state(phase), raw, 0)
   np.testing.assert_allclose(
     batch.scores.token_rewards, _penalty(batch), 1e-5, 1e-6
   )
@@ -144,7 +138,7 @@ def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
 def test_adaptive_kl_coefficient_steers_and_is_part_of_the_state(tmp_path):
   fields = {"kl_coef": 0.1, "kl_target": 1e-3, "kl_horizon": 16.0, **PLAIN}
   phase = _make_phase("dapo", fields=fields)
-  advance, state = _fused(phase), _state(phase)
+  advance, state = tiny.fused(phase), _state(phase)
   for number in range(3):  # 16 rows a step, and a KL far above the target.
     coefficient = state.algorithm_state["coefficients"]["kl"]
     np.testing.assert_allclose(coefficient, 0.1 * 1.2**number, 1e-5)
@@ -178,7 +172,7 @@ def test_adaptive_kl_coefficient_steers_and_is_part_of_the_state(tmp_path):
 def test_adaptive_entropy_bonus_applies_below_its_target():
   fields = {"entropy_coef": 0.02, "entropy_target": 1.0}
   phase = _make_phase("dr_grpo", fields=fields)
-  advance, prompts = _fused(phase), tiny.make_prompts()
+  advance, prompts = tiny.fused(phase), tiny.make_prompts()
   for sharpness, weight, after in ((1, 0.0, 0.015), (10, 0.02, 0.025)):
     state = _sharpened(tiny.make_state(phase), sharpness)
     state, metrics, _ = advance(state, prompts)
@@ -205,7 +199,7 @@ def _no_reward(prompts, rollout):
 def test_kl_of_a_domain_has_its_own_weight():
   fields = {"kl_coef": 0.1, "kl_domain_weights": (1.0, 0.0, 2.0)}
   phase = _make_phase(fields=fields, score=_no_reward)
-  advance, state = _fused(phase), _state(phase)
+  advance, state = tiny.fused(phase), _state(phase)
 
   def metrics_of(*domains):
     return advance(state, _prompts(domain=np.array(domains, np.int32)))[1]
@@ -252,7 +246,7 @@ def test_importance_weights_correct_a_gap_and_nothing_else(level, mode, weight):
     "importance_max": 1.5,
   }
   phase = _with_gap(_make_phase("dapo", fields={**fields, **PLAIN}))
-  advance, state = _fused(phase), tiny.make_state(phase)
+  advance, state = tiny.fused(phase), tiny.make_state(phase)
   _, metrics, _ = advance(state, _prompts(gap=np.zeros(4, np.float32)))
   np.testing.assert_allclose(metrics["policy_weight/mean"], 1.0, atol=1e-4)
   gradient = metrics["gradient_norm"]
@@ -274,7 +268,7 @@ def test_rejected_tokens_leave_the_denominators():
 
   fields = {"rejection": "seq_mean_k1", **PLAIN}
   phase = _with_gap(_make_phase("dapo", fields=fields, score=score))
-  advance, state = _fused(phase), tiny.make_state(phase)
+  advance, state = tiny.fused(phase), tiny.make_state(phase)
 
   def metrics_of(gap, seen):
     prompts = _prompts(gap=np.float32(gap), seen=np.array(seen, bool))
@@ -544,8 +538,7 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
     mask=jnp.ones_like(ragged.mask),
     advantages=ragged.rewards,
   )
-  advance = jax.jit(functools.partial(step.update, phase=phase))
-  _, metrics = advance(tiny.make_state(phase), batch, jax.random.key(0))
+  _, metrics = tiny.updated(phase, tiny.make_state(phase), batch, 0)
   assert (metrics["loss"] == 4) == whole
 
 

@@ -296,6 +296,23 @@ def drawn_state(phase: Phase, seed: int = 0, **spread):
   return jax.jit(enter)(drawn.params(phase.policy, seed, **spread))
 
 
+def fused(phase: Phase, **options):
+  """The whole step of a phase, compiled with these options of `jax.jit`."""
+  return jax.jit(functools.partial(step_lib.fused_step, phase=phase), **options)
+
+
+def prepared(phase: Phase, state: TrainState, batch: TrainBatch, seed: int):
+  """The scored batch, prepared for the update of a phase."""
+  prepare = jax.jit(functools.partial(step_lib.prepare, phase=phase))
+  return prepare(state, batch, jax.random.key(seed))
+
+
+def updated(phase: Phase, state: TrainState, batch: TrainBatch, seed: int):
+  """The state after the update by a prepared batch, and its metrics."""
+  update = jax.jit(functools.partial(step_lib.update, phase=phase))
+  return update(state, batch, jax.random.key(seed))
+
+
 def state_at(step, phase_step, key, **fields):
   """A state without models at a step of a run and of its phase."""
   return TrainState(step, jnp.int32(0), phase_step, key, {}, {}, **fields)
@@ -398,8 +415,7 @@ def off_policy(phase: Phase) -> tuple[TrainState, TrainBatch]:
   if "reference" in state.models:
     reference = jax.jit(phase.policy.init)(jax.random.key(1))
     state = state.with_params(reference=reference)
-  prepare = jax.jit(functools.partial(step_lib.prepare, phase=phase))
-  batch = prepare(state, ragged_batch(phase), jax.random.key(2))
+  batch = prepared(phase, state, ragged_batch(phase), 2)
   if "old_logp" in options.needs(phase.algorithm, phase.config):
     batch = dataclasses.replace(batch, old_logp=batch.sampler.logp)
   return state, batch

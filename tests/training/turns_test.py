@@ -119,9 +119,7 @@ def test_it_learns_to_be_short(name):
     group_size=4 if grouped else 1,
   )
   state = tiny.make_state(phase)
-  advance = jax.jit(
-    functools.partial(step.fused_step, phase=phase), donate_argnums=0
-  )
+  advance = tiny.fused(phase, donate_argnums=0)
   paid = []
   num_prompts = 8 if grouped else 32
   for i in range(150):

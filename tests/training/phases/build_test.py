@@ -22,9 +22,7 @@ from tests.training import tiny
 
 def _advance(phase, state, steps=2):
   """The state some steps on; its own buffers are given away, as in a run."""
-  function = jax.jit(
-    functools.partial(step.fused_step, phase=phase), donate_argnums=0
-  )
+  function = tiny.fused(phase, donate_argnums=0)
   for number in range(steps):
     state, _, _ = function(state, tiny.make_prompts(first=4 * number))
   return state

@@ -56,7 +56,7 @@ def even_tokens(prompts, rollout):
 def steps():
   """States before and after two steps, and what was written."""
   phase, prompts = made("start", "self")
-  advance = jax.jit(functools.partial(step.fused_step, phase=phase))
+  advance = tiny.fused(phase)
   state = step.enter_phase(policy_lib.initial_state(phase.policy, 0), phase, 0)
   found = [(state, None, None)]
   for _ in range(2):
