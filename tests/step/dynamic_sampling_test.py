@@ -19,9 +19,8 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.step import dynamic_sampling
 from grpo_jax.step import step as step_lib
 from grpo_jax.training.evaluation import rows as rows_lib
-from grpo_jax.training.phases import build, executors
-from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem, unscored
+from grpo_jax.training.phases import executors
+from grpo_jax.training.problem import unscored
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.experiments import tiny_config
@@ -578,38 +577,8 @@ def _run_config():
   return config
 
 
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    (
-      {"dynamic_sampling": False},
-      r"config\.rl\.max_rounds=2 and config\.algorithm\.dynamic_sampling=False"
-      r" do not go together: .*dynamic_sampling=True",
-    ),
-    (
-      {"max_live_groups": 2},
-      r"config\.rl\.max_rounds=2 and config\.algorithm\.max_live_groups=2 do"
-      " not go together: they are two",
-    ),
-  ],
-)
-def test_what_contradicts_rounds_is_explained(fields, message):
-  config = _run_config()
-  config.rl.max_rounds = 2
-  config.algorithm.update(fields)
-  run = config_lib.resolve(config)
-  solved = problem.make_problem(run)
-  policy = policy_lib.make_policy(run, solved, sharding.make_mesh(1))
-  with pytest.raises(ValueError, match=message):
-    build.make_phase(run, solved, policy, "rl", sharding.make_mesh(1))
-
-
-def test_rounds_are_counted_from_one():
+def test_what_becomes_of_a_short_batch_is_about_rounds():
   run = config_lib.RunConfig()
-  with pytest.raises(
-    ValueError, match=r"config\.rl\.max_rounds=0 must be at least 1"
-  ):
-    run.with_section("rl", max_rounds=0)
   with pytest.raises(ValueError, match="when_short='error' is about rounds"):
     run.with_section("rl", when_short="error")
   with pytest.raises(ValueError, match="choose one of fewer, error, duplicate"):

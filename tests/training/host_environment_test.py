@@ -168,32 +168,21 @@ def test_text_needs_sizes_and_ends_of_one_token():
       ValueError,
       r"config\.environment was set, and config\.data\.environment is empty",
     ),
-    ({"environment__max_turns": 0}, ValueError, r"environment\.max_turns=0 mu"),
+    (
+      {
+        "rl__max_rounds": 2,
+        "rl__group_size": 4,
+        "algorithm__dynamic_sampling": True,
+      },
+      ValueError,
+      r"max_rounds=2 and config\.data\.environment='tests\..*' do not go",
+    ),
   ],
 )
 @pytest.mark.usefixtures("no_processes")
 def test_what_it_cannot_do_is_refused(changes, error, message):
   with pytest.raises(error, match=message):
     make_phase(**changes)
-
-
-@pytest.mark.usefixtures("no_processes")
-def test_several_rounds_are_refused():
-  config = get_config(rl__max_rounds=2, rl__group_size=4)
-  config.algorithm.dynamic_sampling = True
-  settings = config_lib.resolve(config)
-  message = (
-    r"config\.rl\.max_rounds=2 and config\.data\.environment='tests\..*' do not"
-    r" go together: its episodes are drawn in one round; set config\.rl\.max_ro"
-  )
-  with pytest.raises(ValueError, match=message):
-    build.make_phase(
-      settings,
-      problem_lib.make_problem(settings),
-      tiny.tiny_policy(vocab.VOCAB_SIZE),
-      "rl",
-      sharding.make_mesh(1, devices=jax.devices()[:1]),
-    )
 
 
 def test_several_runs_in_one_program_are_refused(tmp_path):

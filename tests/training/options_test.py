@@ -546,63 +546,28 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
 
 
 @pytest.mark.parametrize(
-  ("name", "fields", "sampling_fields", "message"),
+  ("name", "fields", "message"),
   [
-    (
-      "bradley_terry",
-      {},
-      {},
-      r"'bradley_terry' trains no policy; .*'preference'",
-    ),
-    ("grpo_ps", {}, {}, r"'grpo_ps' needs 'step_rewards'.*judges steps"),
+    ("bradley_terry", {}, r"'bradley_terry' trains no policy; .*'preference'"),
+    ("grpo_ps", {}, r"'grpo_ps' needs 'step_rewards'.*judges steps"),
     (
       "rredcot",
       {},
-      {},
       r"'rredcot' needs 'prefix_utility': a task that knows a right answer",
     ),
-    ("two_grpo", {}, {}, r"at most 2 comp.*set config\.rl\.group_size=2"),
-    ("sao", {}, {}, r"one completion per prompt; set config\.rl\.group_size=1"),
-    (
-      "compaction_rl",
-      {},
-      {},
-      r"=4: .*'compaction_rl' is .* one completion per",
-    ),
+    ("two_grpo", {}, r"at most 2 comp.*set config\.rl\.group_size=2"),
+    ("sao", {}, r"one completion per prompt; set config\.rl\.group_size=1"),
+    ("compaction_rl", {}, r"=4: .*'compaction_rl' is .* one completion per"),
     (
       "grpo",
       {"kl_coef": 0.1, "kl_domain_weights": (1.0, 0.0)},
-      {},
       r"needs 'domain'.*integer 'domain'",
-    ),
-    (
-      "grpo",
-      {"keep_sampling_mask": True},
-      {"top_p": 0.9},
-      r"keep_sampling_mask=True and config\.sampling\.top_k=None do not go"
-      r" together: .*set config\.sampling\.top_k",
-    ),
-    (
-      "grpo",
-      {"importance_mode": "truncate"},
-      {"top_p": 0.9},
-      r"'grpo', which compares log-probs and config\.sampling, which filters"
-      r" tokens .*keep_sampling_mask=True",
-    ),
-    (
-      "deepseek_v32",
-      {},
-      {"top_k": 3},
-      r"'deepseek_v32'.* and config\.sampling, which filters tokens",
     ),
   ],
 )
-def test_missing_inputs_are_named(name, fields, sampling_fields, message):
-  config = _rl_setting(name, **fields)
-  for key, value in sampling_fields.items():
-    config.sampling[key] = value
+def test_missing_inputs_are_named(name, fields, message):
   with pytest.raises(ValueError, match=message):
-    _rl_parts(config)
+    _rl_parts(_rl_setting(name, **fields))
 
 
 def test_filters_and_corrections_go_together_with_the_kept_tokens():

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import pipeline
-from grpo_jax.settings import config as config_lib
 from grpo_jax.step import dynamic_sampling, step
-from grpo_jax.training.phases import build, executors
-from grpo_jax.training.problem import problem, rewards, unscored
+from grpo_jax.training.phases import executors
+from grpo_jax.training.problem import rewards, unscored
 from grpo_jax.training.runtime import sharding
-from tests.experiments import tiny_config
 from tests.training import tiny
 
 STEPS = 5
@@ -206,77 +204,3 @@ def test_weights_correct_from_the_sampling_to_the_current_policy():
   assert abs(weights - 1).max() > 0.2
   # The ratio of the surrogate is anchored at the current policy.
   assert metrics["ratio/max_deviation"] == 0
-
-
-# --- What makes no sense is said before anything is compiled -----------------
-
-
-def get_config(staleness):
-  config = tiny_config.get_config("grpo")
-  config.phases = ("rl",)
-  config.rl.steps = 6
-  config.rl.staleness = staleness
-  config.rl.num_minibatches = 1
-  # Old parameters draw other tokens; rewards alone are too rare.
-  config.rl.optimizer.learning_rate = 0.05
-  config.algorithm.entropy_coef = 0.1
-  config.eval.every = 0
-  config.checkpoint.every = 2
-  config.log.trackers = ()
-  config.algorithm.importance_mode = "truncate"
-  return config
-
-
-def on_host(patch):
-  """Lets runs verify on the host."""
-  made = problem.make_problem(config_lib.resolve(get_config(0)))
-  fields = vars(made) | {"reward": JUDGE}
-  patch.setattr(
-    problem, "make_problem", lambda settings: problem.Problem(**fields)
-  )
-
-
-def _make_phase(config, patch=None):
-  if patch is not None:
-    on_host(patch)
-  settings = config_lib.resolve(config)
-  made = problem.make_problem(settings)
-  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return build.make_phase(settings, made, policy, "rl", sharding.make_mesh(1))
-
-
-def test_staleness_needs_a_correction(monkeypatch):
-  config = get_config(1)
-  config.algorithm.importance_mode = "none"
-  with pytest.raises(
-    ValueError,
-    match=r"staleness=1 and algorithm 'grpo' without a correction do not go"
-    " together: .*importance_mode='truncate'",
-  ):
-    _make_phase(config, monkeypatch)
-  for field, value in {
-    "importance_mode": "mask",
-    "rejection": "seq_mean_k1",
-  }.items():
-    config = get_config(1)
-    config.algorithm.importance_mode = "none"
-    config.algorithm[field] = value
-    assert _make_phase(config, monkeypatch).staleness == 1
-  config = get_config(1)
-  config.algorithm.importance_mode = "none"
-  config.sampling.uncorrected = True
-  assert _make_phase(config, monkeypatch).staleness == 1
-  config = get_config(0)
-  config.algorithm.importance_mode = "none"
-  assert _make_phase(config, monkeypatch).staleness == 0
-
-
-@pytest.mark.parametrize(
-  ("name", "value", "message"),
-  [("rl", -1, r"config\.rl\.staleness=-1 must be at least 0")],
-)
-def test_values_that_no_phase_can_have(name, value, message):
-  config = tiny_config.get_config()
-  config[name].staleness = value
-  with pytest.raises(ValueError, match=message):
-    config_lib.resolve(config)

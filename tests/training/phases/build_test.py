@@ -374,37 +374,3 @@ def test_devices_have_equal_parts_of_every_micro_batch(
   is_changed = asked not in (None, micro)
   assert (f"micro_batch_size={asked} is rounded up" in said) == is_changed
   assert ("each of these runs the prompt" in said) == (parts > 1)
-
-
-@pytest.mark.parametrize(
-  ("name", "complaint"),
-  [
-    (
-      "gtpo",
-      r"'gtpo', which reads whole completions and the task 'memchain', which"
-      " compacts its contexts do not go together: .*tokens in several rows",
-    ),
-    (
-      "dapo",
-      r"overlong_cache=0\.2 and the task 'memchain', .*it is a share of the"
-      r" budget.*set config\.algorithm\.overlong_cache=0",
-    ),
-    (
-      "dpo",
-      r"'dpo', which couples completions and the task 'memchain', .*without"
-      " compaction",
-    ),
-  ],
-)
-def test_contexts_of_a_rollout_are_not_compared_as_completions(name, complaint):
-  config = config_lib.default_config(name)
-  config.data.name = "memchain"
-  config.rl.num_prompts = 4
-  config.rl.group_size = 4
-  with pytest.raises(ValueError, match=complaint):
-    _rl_parts(config)
-  if name == "dapo":
-    config.algorithm.overlong_cache = 0.0
-  else:
-    config.data.task_options.compaction = False
-  assert _rl_parts(config).algorithm.name == name

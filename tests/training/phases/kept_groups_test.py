@@ -86,7 +86,6 @@ def test_what_waits_has_the_shapes_of_what_is_drawn(name):
   ("fields", "message"),
   [
     ({"recycle_surplus": True}, "is about what rounds have beyond a batch"),
-    ({"replay_size": -1}, r"config\.rl\.replay_size=-1 must be at least 0"),
     (
       {"replay_size": 8, "max_rounds": 2, "when_short": "duplicate"},
       "both say what becomes of a batch that is short",

@@ -131,7 +131,6 @@ def test_options_of_the_loss_of_pairs_reach_it():
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"reward_model.margin": -1.0}, "margin=-1.0 must be at least 0"),
     (
       {"reward_model.center_coef": 0.1, "phases": ("sft", "rl")},
       "no phase .* trains a reward model on them",
