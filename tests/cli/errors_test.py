@@ -18,7 +18,7 @@ SAMPLE = pathlib.Path(__file__).parent.parent / "data/gsm8k_sample/train.jsonl"
 def tiny(**changes):
   """The small run with other settings; `__` stands for the dot."""
   config = tiny_config.get_config("grpo")
-  return change(config, changes)
+  return tiny_config.change(config, changes)
 
 
 def text(**changes):
@@ -26,18 +26,7 @@ def text(**changes):
   config = jsonl.get_config()
   config.data.train_path = str(SAMPLE)
   config.data.format = "gsm8k"
-  return change(config, changes)
-
-
-def change(config, changes):
-  for name, value in changes.items():
-    *path, leaf = name.split("__")
-    node = config
-    for part in path:
-      node = node[part]
-    with node.unlocked(), node.ignore_type():
-      node[leaf] = value
-  return config
+  return tiny_config.change(config, changes)
 
 
 def digest(directory: pathlib.Path) -> dict[str, str]:
@@ -108,7 +97,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     # Settings of another kind of phase.
     *(
       (
-        change(tiny(), {f"sft__{name}": value}),
+        tiny_config.change(tiny(), {f"sft__{name}": value}),
         KeyError,
         rf"config\.sft\.{name} is not a setting.*, and here kind='supervised'",
       )

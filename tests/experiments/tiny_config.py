@@ -6,6 +6,8 @@ The reference policy, the average of the parameters and, with the default
 algorithm, its baseline are all part of the state.
 """
 
+import functools
+import operator
 import pathlib
 
 import ml_collections
@@ -14,6 +16,16 @@ from grpo_jax.configs import quickstart
 from grpo_jax.settings.config import phase_config
 
 _DATA = pathlib.Path(__file__).resolve().parents[1] / "data/gsm8k_sample"
+
+
+def change(config, changes):
+  """Sets settings, of any type, by names in which `__` stands for the dot."""
+  for name, value in changes.items():
+    *path, leaf = name.split("__")
+    node = functools.reduce(operator.getitem, path, config)
+    with node.unlocked(), node.ignore_type():
+      node[leaf] = value
+  return config
 
 
 def get_config(algorithm: str = "reinforce"):

@@ -1,5 +1,6 @@
 """The table of features that exclude each other: every row, and no others."""
 
+import contextlib
 import itertools
 import types
 
@@ -7,9 +8,7 @@ import pytest
 
 from grpo_jax.settings import compatibility
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import build
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
 TABLE, FEATURES = compatibility.TABLE, compatibility.FEATURES
@@ -414,19 +413,10 @@ def _make_phase(changes, name="rl", algorithm="grpo"):
   config = config_lib.default_config(algorithm)
   config.phases = ("rl",)
   config.rl.num_prompts = config.rl.group_size = 4
-  for path, value in changes.items():
-    owner = config
-    *owners, field = path.split(".")
-    for part in owners:
-      owner = owner[part]
-    owner[field] = value
-  run = config_lib.resolve(config)
-  made = problem.make_problem(run)
-  try:
-    policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-    return build.make_phase(run, made, policy, name, sharding.make_mesh(1))
-  finally:
-    made.close()
+  config.update_from_flattened_dict(changes)
+  made = problem.make_problem(config_lib.resolve(config))
+  with contextlib.closing(made):
+    return tiny.phase_of(config, made, name)
 
 
 LIVE = {"algorithm.dynamic_sampling": True}

@@ -3,14 +3,12 @@
 import pytest
 
 from grpo_jax.settings import config as config_lib
+from tests.experiments import tiny_config
 from tests.training.phases import served_config
 
 
 def resolved(**changes):
-  config = served_config.get_config()
-  for key, value in changes.items():
-    section, _, name = key.partition("__")
-    config[section][name] = value
+  config = tiny_config.change(served_config.get_config(), changes)
   return config_lib.resolve(config)
 
 

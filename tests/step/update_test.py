@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 
 from grpo_jax.ops import selection
-from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import micro_batches, models, update
 from grpo_jax.step import step as step_lib
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.training.phases import build, checkpointed, optimizers
-from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import sharding
+from grpo_jax.training.phases import build, optimizers
 from grpo_jax.types import ModelState
 from tests.experiments import tiny_config
 from tests.training import tiny
@@ -176,15 +172,11 @@ def test_the_length_of_a_row_is_the_place_of_its_last_trained_token():
 @pytest.fixture(scope="module")
 def agent():
   """The phases of PPO with a critic and a pre-training of it."""
-  run = config_lib.resolve(tiny_config.get_config("agent"))
-  made = problem.make_problem(run)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(run, made, mesh)
-  return run, checkpointed.make_phases(run, made, policy, mesh)
+  return tiny.assembled(tiny_config.get_config("agent"))
 
 
 def test_a_phase_of_the_kind_value_trains_the_critic_alone(agent):
-  _, (sft, value, rl) = agent
+  sft, value, rl = agent.phases
   trained = [
     [name for loss in phase.phase.losses for name in loss.trains]
     for phase in (sft, value, rl)
@@ -199,16 +191,14 @@ def test_a_phase_of_the_kind_value_trains_the_critic_alone(agent):
 
 
 def test_the_schedule_of_a_critic_is_as_long_as_its_updates(agent):
-  run, _ = agent
+  run = agent.config
   optimizer = dataclasses.replace(
     run.critic.optimizer, schedule="linear", learning_rate=1.0
   )
   critic = dataclasses.replace(run.critic, optimizer=optimizer)
   run = dataclasses.replace(run, critic=critic)
-  made = problem.make_problem(run)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(run, made, mesh)
-  phase = build.make_phase(run, made, policy, "rl", mesh)
+  parts = agent.problem, agent.policy, "rl", agent.mesh
+  phase = build.make_phase(run, *parts)
   steps = run.section("rl").steps * phase.plan.num_updates
   assert critic.num_updates == 2
   schedule = phase.models["critic"].schedule

@@ -5,14 +5,11 @@ import numpy as np
 import pytest
 
 from grpo_jax import api
-from grpo_jax.settings import config as config_lib
 from grpo_jax.step import models, step
 from grpo_jax.training import loop
-from grpo_jax.training.phases import build, checkpointed
-from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import sharding
+from grpo_jax.training.phases import checkpointed
 from tests.experiments import tiny_config
+from tests.training import tiny
 
 pytestmark = pytest.mark.slow
 
@@ -29,13 +26,12 @@ def _config(rank=2, quantization="none"):
 
 def _state(config):
   """The state at the start of the "rl" phase, and its parts."""
-  run = config_lib.resolve(config)
-  made = problem.make_problem(run)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(run, made, sharding.make_mesh(1))
-  phase = build.make_phase(run, made, policy, "rl", mesh)
-  state = checkpointed.first_state(run, made, policy, mesh)
-  return step.enter_phase(state, phase, 1), phase, made
+  run = tiny.assembled(config)
+  phase = run.phases[-1].phase
+  state = checkpointed.first_state(
+    run.config, run.problem, run.policy, run.mesh
+  )
+  return step.enter_phase(state, phase, 1), phase, run.problem
 
 
 @pytest.fixture(scope="module")

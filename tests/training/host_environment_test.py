@@ -15,7 +15,6 @@ from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training import loop, many
 from grpo_jax.training.evaluation import rows
 from grpo_jax.training.phases import (
-  build,
   executors,
   host_sampler,
   judging,
@@ -53,10 +52,7 @@ def get_config(**changes):
   config.data.name = "calc_tool"
   config.data.environment = PATH
   config.phases = ("rl",)
-  for key, value in changes.items():
-    section, _, name = key.partition("__")
-    config[section][name] = value
-  return config
+  return tiny_config.change(config, changes)
 
 
 def make_problem(**changes):
@@ -64,12 +60,7 @@ def make_problem(**changes):
 
 
 def make_phase(**changes):
-  config = config_lib.resolve(get_config(**changes))
-  policy = tiny.tiny_policy(vocab.VOCAB_SIZE)
-  made = problem_lib.make_problem(config)
-  return build.make_phase(
-    config, made, policy, "rl", sharding.make_mesh(1, devices=jax.devices()[:1])
-  )
+  return tiny.phase_of(get_config(**changes))
 
 
 # --- Settings ----------------------------------------------------------------

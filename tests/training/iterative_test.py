@@ -8,26 +8,14 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.step import features
 from grpo_jax.training import loop, run
 from grpo_jax.training.phases import checkpointed, reservoirs
-from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
+from tests.training import tiny
 
 
 @pytest.fixture(scope="module")
 def iterations():
   """Config, problem, policy, mesh and phases of the tiny run."""
-  settings = config_lib.resolve(tiny_config.get_config("iterative"))
-  made = problem.make_problem(settings)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(settings, made, mesh)
-  return types.SimpleNamespace(
-    settings=settings,
-    problem=made,
-    policy=policy,
-    mesh=mesh,
-    phases=checkpointed.make_phases(settings, made, policy, mesh),
-  )
+  return tiny.assembled(tiny_config.get_config("iterative"))
 
 
 def test_a_phase_that_comes_again_is_the_program_that_it_was(iterations):
@@ -35,7 +23,7 @@ def test_a_phase_that_comes_again_is_the_program_that_it_was(iterations):
   its = iterations
   # The attributes that `OneRun` reads of a run.
   one = types.SimpleNamespace(
-    config=its.settings,
+    config=its.config,
     problem=its.problem,
     mesh=its.mesh,
     phases=its.phases,
@@ -49,7 +37,7 @@ def test_a_phase_that_comes_again_is_the_program_that_it_was(iterations):
   assert rm is rm_again
   assert rl is rl_again
   assert rm is not rl
-  start = checkpointed.abstract_start(its.policy, its.settings.seed)
+  start = checkpointed.abstract_start(its.policy, its.config.seed)
   at = [
     checkpointed.abstract_state(its.phases[: n + 1], start) for n in range(5)
   ]
@@ -69,10 +57,10 @@ def test_old_completions_are_part_of_the_state_from_the_first_ones_on(
   iterations,
 ):
   its = iterations
-  start = checkpointed.abstract_start(its.policy, its.settings.seed)
+  start = checkpointed.abstract_start(its.policy, its.config.seed)
   assert checkpointed.abstract_state(its.phases[:1], start).reservoir is None
   kept = checkpointed.abstract_state(its.phases, start).reservoir["groups"]
-  size, rm = 16, its.settings.section("rm")
+  size, rm = 16, its.config.section("rm")
   assert kept["tokens"].shape == (
     *(size, rm.group_size),
     its.problem.max_new_tokens,

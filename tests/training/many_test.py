@@ -23,11 +23,7 @@ def make_config(seed=0, phases=("sft",), **settings):
   config.data.task_options.max_len = 2
   config.rl.num_lengths = 1
   config.eval.every = 0
-  with config.unlocked():
-    config.update_from_flattened_dict(
-      {name.replace("__", "."): value for name, value in settings.items()}
-    )
-  return config
+  return tiny_config.change(config, settings)
 
 
 def rows(workdir):

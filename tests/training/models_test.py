@@ -40,11 +40,8 @@ def metrics(workdir, phase):
 
 
 def judged_phases():
-  run = config_lib.resolve(tiny_config.get_config("judged"))
-  made = problem.make_problem(run)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(run, made, mesh)
-  return run, made, policy, checkpointed.make_phases(run, made, policy, mesh)
+  run = tiny.assembled(tiny_config.get_config("judged"))
+  return run.config, run.problem, run.policy, run.phases
 
 
 @pytest.mark.slow
@@ -258,16 +255,14 @@ def test_teachers_that_cannot_be_chosen_are_refused(tmp_path):
 
 
 def test_stages_have_settings_of_their_own():
-  run = config_lib.resolve(tiny_config.get_config("stages"))
+  made = tiny.assembled(tiny_config.get_config("stages"))
+  run, policy = made.config, made.policy
   assert [stage.kind for stage in run.stages] == [
     *("supervised", "rl"),
     *("supervised", "rl"),
   ]
   assert [stage.steps for stage in run.stages] == [4, 4, 5, 7]
-  made = problem.make_problem(run)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(run, made, mesh)
-  first, rl, second, rl2 = checkpointed.make_phases(run, made, policy, mesh)
+  first, rl, second, rl2 = made.phases
   # The reference of "rl" is that of "rl2" too, so "sft2" keeps it.
   assert "reference" in second.phase.keeps
   assert "reference" not in first.phase.models
@@ -279,7 +274,9 @@ def test_stages_have_settings_of_their_own():
   assert isinstance(state.models["reference"], ModelState)
   # It is kept over two phases, too.
   run = dataclasses.replace(run, phases=("rl", "sft", "sft2", "rl2"))
-  _, *between, _ = checkpointed.make_phases(run, made, policy, mesh)
+  _, *between, _ = checkpointed.make_phases(
+    run, made.problem, policy, made.mesh
+  )
   assert all("reference" in phase.phase.keeps for phase in between)
 
 

@@ -18,7 +18,7 @@ from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step
 from grpo_jax.training import loop
-from grpo_jax.training.phases import build, executors
+from grpo_jax.training.phases import executors
 from grpo_jax.training.problem import problem
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.runtime import checkpoints, sharding
@@ -388,14 +388,6 @@ def _rl_setting(name, task="copy", task_options=None, **fields):
   return config
 
 
-def _rl_parts(config, made=None):
-  run = config_lib.resolve(config)
-  made = made or problem.make_problem(run)
-  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  mesh = sharding.make_mesh(1)
-  return made, build.make_phase(run, made, policy, "rl", mesh)
-
-
 @pytest.mark.slow
 def test_remax_on_the_host_is_remax_in_the_program():
   def even_tokens(prompts, rollout):
@@ -407,7 +399,9 @@ def test_remax_on_the_host_is_remax_in_the_program():
       nothing = np.zeros(len(rollout.tokens), bool)
       return rewards_lib.HostScores(components, failed=nothing), {}, {}
 
-  made, phase = _rl_parts(_rl_setting("remax", task_options={"length": 2}))
+  config = _rl_setting("remax", task_options={"length": 2})
+  made = problem.make_problem(config_lib.resolve(config))
+  phase = tiny.phase_of(config, made)
   in_graph, on_host = (
     rewards_lib.RewardSum((judge,), {"share": 1.0}, "share")
     for judge in (
@@ -471,7 +465,8 @@ def test_steps_of_an_addition_are_rewarded_one_by_one():
   task_options = {"level": 2, "scratchpad": True}
   config = _rl_setting("grpo_ps", "add", task_options, kl_coef=0.0)
   config.rl.optimizer.learning_rate = 0.1
-  made, phase = _rl_parts(config)
+  made = problem.make_problem(config_lib.resolve(config))
+  phase = tiny.phase_of(config, made)
   task = tasks.make_task("add", **task_options)
   batch = next(made.prompt_stream(0, 4, None))
   (semicolon,), (zero, one) = task.encode(";"), task.encode("01")
@@ -567,7 +562,7 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
 )
 def test_missing_inputs_are_named(name, fields, message):
   with pytest.raises(ValueError, match=message):
-    _rl_parts(_rl_setting(name, **fields))
+    tiny.phase_of(_rl_setting(name, **fields))
 
 
 def test_filters_and_corrections_go_together_with_the_kept_tokens():
@@ -575,7 +570,7 @@ def test_filters_and_corrections_go_together_with_the_kept_tokens():
     "grpo", importance_mode="mask", keep_sampling_mask=True, kl_coef=0.0
   )
   config.sampling.top_k = 3
-  _, phase = _rl_parts(config)
+  phase = tiny.phase_of(config)
   assert phase.sampler.sample.keywords["config"].record_kept
 
 
@@ -590,9 +585,9 @@ def test_every_domain_needs_a_weight():
     match=r"kl_domain_weights=\(1\.0, 0\.5\) is about 2 domains, and the data"
     " have 3: a, b, c",
   ):
-    _rl_parts(config, made)
+    tiny.phase_of(config, made)
   config.algorithm.kl_domain_weights = (1.0, 0.5, 0.0)
-  _rl_parts(config, made)
+  tiny.phase_of(config, made)
 
 
 # --- A teacher from another run ----------------------------------------------

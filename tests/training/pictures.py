@@ -7,6 +7,7 @@ import tokenizers
 
 from grpo_jax.settings import config as config_lib
 from tests.data.images import pictures
+from tests.experiments import tiny_config
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROCESSORS = ROOT / "data" / "images" / "processors"
@@ -92,10 +93,4 @@ def make_config(folder, **changes):
   write_tokenizer(folder)
   config = config_lib.default_config()
   set_data(config, folder)
-  for name, value in changes.items():
-    *groups, last = name.split("__")
-    node = config
-    for group in groups:
-      node = node[group]
-    node[last] = value
-  return config
+  return tiny_config.change(config, changes)

@@ -13,33 +13,20 @@ from grpo_jax.data import pipeline
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import rejection
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.phases import checkpointed, executors
+from grpo_jax.training.phases import executors
 from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import sharding
 from grpo_jax.types import ModelState
 from tests.experiments import tiny_config
+from tests.training import tiny
 
 
 def make_config(**settings):
-  config = tiny_config.get_config("r1")
-  with config.unlocked():
-    config.update_from_flattened_dict(
-      {name.replace("__", "."): value for name, value in settings.items()}
-    )
-  return config
+  return tiny_config.change(tiny_config.get_config("r1"), settings)
 
 
 @pytest.fixture(scope="module")
 def made():
-  settings = config_lib.resolve(make_config())
-  found = problem.make_problem(settings)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(settings, found, mesh)
-  phases = checkpointed.make_phases(settings, found, policy, mesh)
-  return types.SimpleNamespace(
-    config=settings, problem=found, mesh=mesh, policy=policy, phases=phases
-  )
+  return tiny.assembled(make_config())
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 
 from grpo_jax.ops import logprobs
-from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
-from grpo_jax.training.phases import build, checkpointed, executors
-from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem
+from grpo_jax.training.phases import checkpointed, executors
 from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
 from tests.models import quantization_test
+from tests.training import tiny
 
 EIGHT_BITS = ("int8", "float8_e4m3fn")
 
@@ -23,23 +21,18 @@ def _config(kind, algorithm="grpo", **changes):
   config.checkpoint.keep = 20
   config.sampling.weights_dtype = kind
   config.algorithm.importance_mode = "truncate"
-  for name, value in changes.items():
-    owner, field = name.split("__")
-    config[owner][field] = value
-  return config
+  return tiny_config.change(config, changes)
 
 
 def _made(config):
   """Parts of the phase "rl", the state at its start, and a batch of prompts."""
-  run = config_lib.resolve(config)
-  made = problem.make_problem(run)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(run, made, mesh)
-  phase = build.make_phase(run, made, policy, "rl", mesh)
-  state = checkpointed.first_state(run, made, policy, mesh)
-  prompts = next(
-    made.prompt_stream(0, run.section("rl").num_prompts, None)
-  ).prompts
+  run = tiny.assembled(config)
+  phase = run.phases[-1].phase
+  state = checkpointed.first_state(
+    run.config, run.problem, run.policy, run.mesh
+  )
+  number = run.config.section("rl").num_prompts
+  prompts = next(run.problem.prompt_stream(0, number, None)).prompts
   return phase, step_lib.enter_phase(state, phase, 1), prompts
 
 

@@ -32,31 +32,24 @@ def of_a_run() -> TrainState:
   average and rollouts drawn ahead, as the phases of a run make them; and the
   state of an algorithm and a bfloat16 array, which that run lacks.
   """
-  from grpo_jax.settings import config as config_lib
   from grpo_jax.step import step
   from grpo_jax.training.phases import checkpointed
-  from grpo_jax.training.phases import policy as policy_lib
-  from grpo_jax.training.problem import problem as problem_lib
-  from grpo_jax.training.runtime import sharding
   from tests.experiments import tiny_config
+  from tests.training import tiny
 
   config = tiny_config.get_config("on_host")
   config.model.lora_rank = 8
   config.model.quantization = "nf4"
   config.model.width = 64
   config.model.mlp_width = 128
-  settings = config_lib.resolve(config)
-  problem = problem_lib.make_problem(settings)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(settings, problem, mesh)
-  phases = checkpointed.make_phases(settings, problem, policy, mesh)
-  start = checkpointed.abstract_start(policy, settings.seed)
-  state = checkpointed.abstract_state(phases, start)
-  phase, prompts = phases[-1].phase, phases[-1].prompts
+  run = tiny.assembled(config)
+  start = checkpointed.abstract_start(run.policy, run.config.seed)
+  state = checkpointed.abstract_state(run.phases, start)
+  phase, prompts = run.phases[-1].phase, run.phases[-1].prompts
   drawn = jax.eval_shape(
     functools.partial(step.rollout_stage, phase=phase), state, prompts
   )
-  problem.close()
+  run.problem.close()
   return dataclasses.replace(
     state,
     queue=(drawn, drawn),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable
 
 import jax
@@ -22,8 +23,10 @@ from grpo_jax.step import models
 from grpo_jax.step import step as step_lib
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.step import Phase
-from grpo_jax.training.phases import build
+from grpo_jax.training.phases import build, checkpointed
 from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import (
   Critic,
   ModelState,
@@ -241,6 +244,30 @@ def make_phase(
     ),
     reward=Judge(score),
   )
+
+
+def assembled(config) -> types.SimpleNamespace:
+  """The parts of a run by its ConfigDict, on one device; compiles nothing."""
+  settings = config_lib.resolve(config)
+  problem = problem_lib.make_problem(settings)
+  mesh = sharding.make_mesh(1)
+  policy = policy_lib.make_policy(settings, problem, mesh)
+  return types.SimpleNamespace(
+    config=settings,
+    problem=problem,
+    mesh=mesh,
+    policy=policy,
+    phases=checkpointed.make_phases(settings, problem, policy, mesh),
+  )
+
+
+def phase_of(config, problem=None, name="rl") -> Phase:
+  """The functions of a phase of a ConfigDict, for a tiny policy."""
+  settings = config_lib.resolve(config)
+  problem = problem or problem_lib.make_problem(settings)
+  policy = tiny_policy(problem.tokenizer.vocab_size)
+  mesh = sharding.make_mesh(1)
+  return build.make_phase(settings, problem, policy, name, mesh)
 
 
 @dataclasses.dataclass(frozen=True)

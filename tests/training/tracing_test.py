@@ -13,11 +13,10 @@ from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop, replay, run, tracing
 from grpo_jax.training.evaluation import trace_rows
 from grpo_jax.training.phases import checkpointed
-from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import log as log_lib
-from grpo_jax.training.runtime import sharding, traces
+from grpo_jax.training.runtime import traces
 from tests.experiments import tiny_config
+from tests.training import tiny
 
 
 def _config(algorithm="grpo", **log):
@@ -77,15 +76,11 @@ def test_what_is_logged_is_no_part_of_the_program():
   """A step is the same for any logging, so it is not compiled again."""
 
   def text(**log):
-    settings = config_lib.resolve(_config(**log))
-    of, mesh = problem.make_problem(settings), sharding.make_mesh(1)
-    policy = policy_lib.make_policy(settings, of, mesh)
-    made = checkpointed.make_phases(settings, of, policy, mesh)
-    state = checkpointed.abstract_state(
-      made, checkpointed.abstract_start(policy, 0)
-    )
-    step = functools.partial(step_lib.fused_step, phase=made[1].phase)
-    batch = next(run.make_stream(settings, of, mesh, 1))
+    made = tiny.assembled(_config(**log))
+    start = checkpointed.abstract_start(made.policy, 0)
+    state = checkpointed.abstract_state(made.phases, start)
+    step = functools.partial(step_lib.fused_step, phase=made.phases[1].phase)
+    batch = next(run.make_stream(made.config, made.problem, made.mesh, 1))
     return str(jax.make_jaxpr(step)(state, batch.prompts))
 
   expected = text(traces_every=0)

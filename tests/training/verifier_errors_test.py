@@ -5,11 +5,9 @@ import re
 import pytest
 
 from grpo_jax.cli import flags as flags_lib
-from grpo_jax.settings import config as config_lib
-from grpo_jax.training.problem import probe
-from grpo_jax.training.problem import problem as problem_lib
 from tests.cli import errors_test
 from tests.experiments import command
+from tests.training.problem import probe_test
 
 PAGE = (command.ROOT / "docs/verifier_errors.md").read_text()
 (CODE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -23,13 +21,9 @@ def message(folder, monkeypatch, name):
   monkeypatch.syspath_prepend(folder)
   config = errors_test.text(rewards__functions=(f"my_rewards:{name}",))
   config.rewards.row_timeout_s = 0.5  # Of the page, for a test.
-  problem = problem_lib.make_problem(config_lib.resolve(config))
   monkeypatch.chdir(folder)
-  try:
-    with pytest.raises(ValueError, match=name) as caught:
-      probe.check(problem)
-  finally:
-    problem.close()
+  with pytest.raises(ValueError, match=name) as caught:
+    probe_test.check(config)
   return flags_lib.wrapped(f"error: {caught.value}") + "\n"
 
 

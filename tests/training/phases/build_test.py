@@ -255,14 +255,6 @@ def _run_config(**changes):
   return config_lib.resolve(config)
 
 
-def _rl_parts(config):
-  """Parts of the "rl" phase of a ConfigDict, on one device."""
-  run = config_lib.resolve(config)
-  made = problem.make_problem(run)
-  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return build.make_phase(run, made, policy, "rl", sharding.make_mesh(1))
-
-
 @pytest.mark.slow
 def test_parts_of_the_phases_are_those_of_the_config():
   run = _run_config(
@@ -330,11 +322,11 @@ def test_rows_that_an_algorithm_couples_are_not_separated():
   config.rl.num_prompts = 4
   config.rl.group_size = 4
   config.rl.micro_batch_size = 2
-  assert _rl_parts(config).plan.micro_batch_size == 4
+  assert tiny.phase_of(config).plan.micro_batch_size == 4
   # Where no row needs another, a micro-batch may hold any of them.
   config = config_lib.default_config("grpo")
   config.rl.micro_batch_size = 1
-  assert _rl_parts(config).plan.micro_batch_size == 1
+  assert tiny.phase_of(config).plan.micro_batch_size == 1
 
 
 @pytest.mark.parametrize(

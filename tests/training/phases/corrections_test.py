@@ -18,6 +18,7 @@ from grpo_jax.training.phases import build, corrections
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
+from tests.experiments import tiny_config
 from tests.training import tiny
 
 T = 16
@@ -25,13 +26,7 @@ T = 16
 
 def make_config(**changes):
   """The config of the example, with a few of its settings changed."""
-  config = edge_countdown.get_config("grpo")
-  for path, value in changes.items():
-    *owners, field = path.split("__")
-    owner = config
-    for name in owners:
-      owner = owner[name]
-    owner[field] = value
+  config = tiny_config.change(edge_countdown.get_config("grpo"), changes)
   return config_lib.resolve(config)
 
 

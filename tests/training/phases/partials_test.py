@@ -6,11 +6,9 @@ import jax
 import ml_collections
 import pytest
 
-from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
-from grpo_jax.training.phases import build
-from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import checkpoints, log, sharding
+from grpo_jax.training.runtime import checkpoints, log
+from tests.experiments import tiny_config
 from tests.training import many_test, resume_test, stale_test, tiny
 
 STEPS = 8  # After as many of imitation, so that completions come to an end.
@@ -29,11 +27,7 @@ def get_config(seed=0, **settings):
   config.checkpoint.every = 3
   if settings.get("data__name"):
     config.data.task_options = ml_collections.ConfigDict()
-  with config.unlocked():
-    config.update_from_flattened_dict(
-      {name.replace("__", "."): value for name, value in settings.items()}
-    )
-  return config
+  return tiny_config.change(config, settings)
 
 
 def rows(workdir):
@@ -192,13 +186,6 @@ def test_runs_as_one_program_end_as_runs_of_their_own(tmp_path):
 # --- what makes no sense is said before anything is compiled -----------------
 
 
-def _make_phase(config):
-  settings = config_lib.resolve(config)
-  made = problem.make_problem(settings)
-  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return build.make_phase(settings, made, policy, "rl", sharding.make_mesh(1))
-
-
 @pytest.mark.parametrize(
   ("settings", "most"),
   [
@@ -209,14 +196,14 @@ def _make_phase(config):
   ],
 )
 def test_a_row_has_room_for_what_it_may_get_in_a_step(settings, most):
-  phase = _make_phase(get_config(**settings))
+  phase = tiny.phase_of(get_config(**settings))
   assert phase.partial.go_on.keywords["most"] == most
   assert phase.num_ahead == 0
   assert phase.is_told_prompts
 
 
 def test_whole_rollouts_are_drawn_ahead():
-  phase = _make_phase(get_config(rl__partial_len=None))
+  phase = tiny.phase_of(get_config(rl__partial_len=None))
   assert phase.partial is None
   assert phase.num_ahead == 4
   assert not phase.is_told_prompts
@@ -235,7 +222,7 @@ def test_whole_rollouts_are_drawn_ahead():
 )
 def test_what_does_not_go_together_is_refused(settings, message):
   with pytest.raises(ValueError, match=message):
-    _make_phase(get_config(**settings))
+    tiny.phase_of(get_config(**settings))
 
 
 @pytest.mark.slow

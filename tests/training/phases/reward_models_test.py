@@ -26,15 +26,11 @@ def made(name, changes=()):
   """The phases of a small run, and its problem; nothing is compiled."""
   config = tiny_config.get_config(name)
   config.update_from_flattened_dict(dict(changes))
-  run = config_lib.resolve(config)
-  found = problem.make_problem(run)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(run, found, mesh)
-  phases = checkpointed.make_phases(run, found, policy, mesh)
-  start = checkpointed.abstract_start(policy, run.seed)
-  state = checkpointed.abstract_state(phases, start)
-  parts = (phase.phase for phase in phases)
-  return found, dict(zip(run.phases, parts, strict=True)), state
+  run = tiny.assembled(config)
+  start = checkpointed.abstract_start(run.policy, run.config.seed)
+  state = checkpointed.abstract_state(run.phases, start)
+  parts = (phase.phase for phase in run.phases)
+  return run.problem, dict(zip(run.config.phases, parts, strict=True)), state
 
 
 # --- steps -------------------------------------------------------------------

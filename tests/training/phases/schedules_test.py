@@ -9,9 +9,8 @@ import pytest
 from grpo_jax.data import clusters
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.phase import ScheduleConfig
-from grpo_jax.training.phases import build, schedules
+from grpo_jax.training.phases import schedules
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
 from tests.training import tiny
 
@@ -171,8 +170,5 @@ def test_what_is_known_of_prompts_is_asked_of_a_schedule_that_knows_it():
   config.algorithm = config_lib.algorithm_config("spo")
   config.rl.group_size = 1
   config.rl.schedule = config_lib.default_config().rl.schedule
-  settings = config_lib.resolve(config)
-  made = problem.make_problem(settings)
-  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   with pytest.raises(ValueError, match="needs 'expected': a schedule"):
-    build.make_phase(settings, made, policy, "rl", sharding.make_mesh(1))
+    tiny.phase_of(config)

@@ -20,6 +20,7 @@ from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
+from tests.experiments import tiny_config
 
 MAX_PROMPT_LEN, MAX_NEW_TOKENS = 24, 6
 # Roles by a letter; of tools their names.
@@ -60,10 +61,7 @@ def config_of(path, **changes):
   config.model.num_kv_heads = 1
   config.rewards.functions = ("math_accuracy",)
   config.rewards.in_graph = True  # No processes.
-  for key, value in changes.items():
-    section, _, name = key.partition("__")
-    config[section][name] = value
-  return config
+  return tiny_config.change(config, changes)
 
 
 def loaded_of(config) -> checkpointed.Loaded:

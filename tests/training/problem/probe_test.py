@@ -1,5 +1,6 @@
 """Reward functions that can never work are found before anything compiles."""
 
+import contextlib
 import textwrap
 
 import pytest
@@ -97,32 +98,24 @@ def test_a_broken_verifier_is_named_with_its_line(
   assert not run.exists()
 
 
-def test_one_good_record_is_enough_and_is_completed_by_its_teacher(config):
-  settings = config_lib.resolve(config("picky"))
-  problem = problem_lib.make_problem(settings)
-  try:
-    probe.check(problem)
-  finally:
-    problem.close()
+def check(config, group_size=1):
+  problem = problem_lib.make_problem(config_lib.resolve(config))
+  with contextlib.closing(problem):
+    probe.check(problem, group_size)
 
 
-def test_rewards_that_never_apply_are_told(config, caplog):
-  problem = problem_lib.make_problem(config_lib.resolve(config("picky")))
-  try:
-    probe.check(problem)
-  finally:
-    problem.close()
+def test_one_good_record_is_enough_and_is_completed_by_its_teacher(
+  config, caplog
+):
+  """And rewards that never apply are told."""
+  check(config("picky"))
   said, of_held_out = (record.getMessage() for record in caplog.records)
   assert "4 held-out records" in of_held_out
   assert "picky: none applied to any of the first 4 training records" in said
 
 
 def test_a_verifier_that_is_content_with_nothing_is_told(config, caplog):
-  problem = problem_lib.make_problem(config_lib.resolve(config("generous")))
-  try:
-    probe.check(problem)
-  finally:
-    problem.close()
+  check(config("generous"))
   (said,) = (record.getMessage() for record in caplog.records)
   assert "generous marks empty completions of the first 4" in said
 
@@ -131,12 +124,8 @@ def test_a_verifier_that_is_content_with_nothing_is_told(config, caplog):
 def test_a_slow_function_is_named_with_its_setting(config):
   settings = config("slow")
   settings.rewards.row_timeout_s = 0.3
-  problem = problem_lib.make_problem(config_lib.resolve(settings))
-  try:
-    with pytest.raises(ValueError, match=r"rewards\.row_timeout_s") as e:
-      probe.check(problem)
-  finally:
-    problem.close()
+  with pytest.raises(ValueError, match=r"rewards\.row_timeout_s") as e:
+    check(settings)
   assert "slow (" in str(e.value)
   assert "probed_rewards.py:19): no score" in str(e.value)
 
@@ -144,29 +133,12 @@ def test_a_slow_function_is_named_with_its_setting(config):
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ["math_accuracy", "think_answer_format"])
 def test_the_functions_of_the_package_pass(function):
-  config = errors_test.text(rewards__functions=(function,))
-  problem = problem_lib.make_problem(config_lib.resolve(config))
-  try:
-    probe.check(problem)
-  finally:
-    problem.close()
+  check(errors_test.text(rewards__functions=(function,)))
 
 
 def test_functions_of_groups_are_asked_about_groups(config):
-  problem = problem_lib.make_problem(
-    config_lib.resolve(config("picky", "deviation"))
-  )
-  try:
-    probe.check(problem, group_size=4)
-    with pytest.raises(ValueError, match="deviation: AssertionError: 2"):
-      probe.check(problem, group_size=2)
-  finally:
-    problem.close()
-  problem = problem_lib.make_problem(
-    config_lib.resolve(config("picky", "of_one"))
-  )
-  try:
-    with pytest.raises(ValueError, match="returned 1 results for 4 rows"):
-      probe.check(problem, group_size=4)
-  finally:
-    problem.close()
+  check(config("picky", "deviation"), group_size=4)
+  with pytest.raises(ValueError, match="deviation: AssertionError: 2"):
+    check(config("picky", "deviation"), group_size=2)
+  with pytest.raises(ValueError, match="returned 1 results for 4 rows"):
+    check(config("picky", "of_one"), group_size=4)

@@ -17,6 +17,7 @@ from grpo_jax.training.phases import executors, judging
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout
+from tests.experiments import tiny_config
 from tests.tasks import strings
 from tests.training import tiny
 
@@ -131,10 +132,7 @@ def _text_config(**changes):
   config.rewards.functions = ("math_accuracy", "think_answer_format")
   config.rewards.weights = (1.0, 0.5)
   config.rewards.num_workers = 1
-  for key, value in changes.items():
-    section, _, name = key.partition("__")
-    config[section][name] = value
-  return config_lib.resolve(config)
+  return config_lib.resolve(tiny_config.change(config, changes))
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +142,7 @@ def text_problem():
   made.close()
 
 
-def _completions(made, batch, texts, index):
+def completions(made, texts, index):
   """A rollout in which the policy wrote these texts."""
   end = made.tokenizer.end_ids[0]
   ids = [[*made.tokenizer.encode(text), end] for text in texts]
@@ -153,7 +151,7 @@ def _completions(made, batch, texts, index):
   for row, values in zip(tokens, ids, strict=True):
     row[: len(values)] = values
   mask = np.arange(slots) < np.array([len(x) for x in ids])[:, None]
-  return _rollout(tokens, mask, np.array(index, np.int32), len(batch.records))
+  return _rollout(tokens, mask, np.array(index, np.int32), int(max(index)) + 1)
 
 
 def test_text_is_scored_by_its_own_gold_answer(text_problem):
@@ -168,7 +166,7 @@ def test_text_is_scored_by_its_own_gold_answer(text_problem):
     "<think>no idea</think><answer>none</answer>",
     "",
   ]
-  rollout = _completions(text_problem, batch, texts, [0, 0, 1, 1, 1, 1])
+  rollout = completions(text_problem, texts, [0, 0, 1, 1, 1, 1])
   said, failures, errors = text_problem.host_scores(batch, rollout)
   scored = text_problem.reward.score_on_host(said)
   np.testing.assert_array_equal(scored.rewards, [1.5, 0.5, 1.5, 1.0, 0.5, 0.0])
@@ -215,7 +213,7 @@ def test_rows_that_nobody_scored_are_out_and_counted(tmp_path):
   assert made.reward.correct == "by_completion"
   batch = next(made.prompt_stream(0, 1, None))
   texts = ["1.0", "raise", "nan", "0.25", "loop", "none"]
-  rollout = _completions(made, batch, texts, [0] * 6)
+  rollout = completions(made, texts, [0] * 6)
   said, failures, errors = made.host_scores(batch, rollout)
   scored = made.reward.score_on_host(said)
   made.close()

@@ -21,7 +21,9 @@ from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.runtime import log, sharding
-from grpo_jax.types import Prompts, Rollout
+from grpo_jax.types import Prompts
+from tests.experiments import tiny_config
+from tests.training.problem import problem_test
 
 SAMPLE = pathlib.Path(__file__).parents[2] / "data/gsm8k_sample"
 TEXT = ("math_accuracy", "think_answer_format", "tag_count")
@@ -43,10 +45,7 @@ def _config(**changes):
   config.rewards.functions = (*TEXT, "language_consistency", "repetition")
   config.rewards.weights = (1.0, 0.5, 0.25, 0.25, 0.1)
   config.rewards.num_workers = 1
-  for key, value in changes.items():
-    section, _, name = key.partition("__")
-    config[section][name] = value
-  return config
+  return tiny_config.change(config, changes)
 
 
 def _batch(problem, number):
@@ -61,26 +60,8 @@ def _batch(problem, number):
       f"\\boxed{{{gold}.0}}",
       f"<think>{gold}",
     ]
-  end = problem.tokenizer.end_ids[0]
-  ids = [[*problem.tokenizer.encode(text), end] for text in texts]
-  slots = problem.max_new_tokens
-  tokens = np.full((len(ids), slots), 77, np.int32)  # Garbage after the end.
-  for row, values in zip(tokens, ids, strict=True):
-    row[: len(values)] = values
-  mask = np.arange(slots) < np.array([len(x) for x in ids])[:, None]
-  rows = len(ids)
-  zeros = np.zeros(tokens.shape, np.float32)
-  rollout = Rollout(
-    tokens=jnp.asarray(tokens),
-    completion_mask=jnp.asarray(mask),
-    behavior_logp=zeros,
-    sampler_logp=zeros,
-    entropy=zeros,
-    terminated=jnp.ones(rows, bool),
-    prompt_index=jnp.arange(rows, dtype=jnp.int32) // 4,
-    group_id=jnp.arange(rows, dtype=jnp.int32) // 4,
-    num_groups=number,
-  )
+  index = np.arange(len(texts)) // 4
+  rollout = problem_test.completions(problem, texts, index)
   names = [k for k, v in records[0]["extras"].items() if hasattr(v, "dtype")]
   prompts = Prompts(
     tokens=jnp.zeros((number, 1), jnp.int32),

@@ -8,6 +8,7 @@ from grpo_jax.rewards.agents import tools
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.problem import environment, tokens
 from grpo_jax.training.problem import problem as problem_lib
+from tests.experiments import tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +28,7 @@ def settings(folder, options=None, **changes):
   config.environment.options.corpus = str(folder / "passages.jsonl")
   config.environment.options.update(options or {})
   config.rewards.num_workers = 1
-  for key, value in changes.items():
-    section, _, name = key.partition("__")
-    config[section][name] = value
-  return config_lib.resolve(config)
+  return config_lib.resolve(tiny_config.change(config, changes))
 
 
 def chat_options(config):
