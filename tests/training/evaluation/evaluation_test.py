@@ -10,23 +10,10 @@ import pytest
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import evaluation
 from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import sharding
+from tests.training import tiny
+from tests.training.evaluation import scores_test
 
-
-def _row(**fields):
-  defaults = {
-    "prompt": "",
-    "text": "",
-    "answer": None,
-    "reward": 0.0,
-    "correct": False,
-    "valid": True,
-    "num_tokens": 1,
-    "terminated": True,
-    "components": {"a": 0.0},
-  }
-  return evaluation.Completion(**defaults | fields)
+_row = scores_test._row
 
 
 def test_summary_by_hand():
@@ -137,10 +124,8 @@ def test_evaluator_completes_the_same_prompts_in_any_batches():
   config.model.width, config.model.mlp_width = 8, 8
   config.model.num_layers, config.model.num_heads = 1, 2
   config.model.num_kv_heads = 1
-  run = config_lib.resolve(config)
-  made = problem.make_problem(run)
-  mesh = sharding.make_mesh(1)
-  policy = policy_lib.make_policy(run, made, mesh)
+  run = tiny.assembled(config)
+  made, policy, mesh = run.problem, run.policy, run.mesh
   params = policy_lib.initial_state(policy, 0).params["policy"]
 
   def completions(batch_size, **options):

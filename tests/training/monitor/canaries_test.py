@@ -133,14 +133,16 @@ def test_a_canary_is_a_component_and_a_direction():
   assert parse("format@probes.jsonl").path == "probes.jsonl"
 
 
+def guarded(**guards):
+  config = tiny_config.get_config("grpo")
+  config.guards.update(on=True, lint="off", min_distinct_prompts=1, **guards)
+  return config
+
+
 def test_an_unknown_canary_is_refused_before_anything_is_compiled(
   tmp_path, monkeypatch
 ):
-  config = tiny_config.get_config("grpo")
-  config.guards.on = True
-  config.guards.lint = "off"
-  config.guards.min_distinct_prompts = 1
-  config.guards.canaries = ("correct", "-fluency")
+  config = guarded(canaries=("correct", "-fluency"))
   monkeypatch.setattr(checkpointed, "first_state", None)  # It is not called.
   with pytest.raises(ValueError, match=r"'-fluency' is no.*they are accuracy,"):
     loop.train(config, tmp_path)
@@ -212,13 +214,7 @@ def test_prompts_of_a_canary_are_verified_as_those_of_the_run(tmp_path):
 
 @pytest.mark.slow
 def test_what_canaries_have_not_looked_at_is_not_saved(tmp_path):
-  config = tiny_config.get_config("grpo")
-  config.guards.on = True
-  config.guards.lint = "off"
-  config.guards.min_distinct_prompts = 1
-  config.guards.repeat_cap = 0
-  config.guards.influence_cap = 0.0
-  config.guards.canary_prompts = 8
+  config = guarded(repeat_cap=0, influence_cap=0.0, canary_prompts=8)
   with pytest.MonkeyPatch.context() as patch:
     stale_test.stopped_after(4, patch)  # A checkpoint is due after three.
     result = loop.train(config, tmp_path)

@@ -27,76 +27,52 @@ _ROOT = pathlib.Path(__file__).resolve().parents[3]
 # Metrics of phases that cost much to set up -> a test that reads them, or the
 # code that writes them.
 ELSEWHERE = {
-  "contexts/mean": "tests/training/compaction_test.py",
-  "indexer/changed": "tests/step/indexer_test.py",
-  "sampler_gap/kl": "tests/training/rounding_test.py",
-  "unscored/timeout": "tests/training/loop_test.py",
-  "time/step_s": "tests/training/loop_test.py",
-  "time/compile_s": "tests/training/loop_test.py",
-  "time/verifier_s": "tests/training/loop_test.py",
-  "time/environment_s": "tests/training/host_environment_test.py",
-  "tokens_per_second": "tests/training/loop_test.py",
-  "alarm/perfect_score": "tests/training/loop_test.py",
-  **dict.fromkeys(
-    (
-      *("guards/distinct", "guards/dropped", "guards/max_share", "guards/cap"),
-      *("guards/scaled", "guards/all_time_share"),
+  name: path
+  for path, names in {
+    "tests/training/compaction_test.py": "contexts/mean",
+    "tests/step/indexer_test.py": "indexer/changed",
+    "tests/training/rounding_test.py": "sampler_gap/kl",
+    "tests/training/loop_test.py": (
+      "unscored/timeout time/step_s time/compile_s time/verifier_s"
+      " tokens_per_second alarm/perfect_score"
     ),
-    "tests/training/monitor/guards_test.py",
-  ),
-  **dict.fromkeys(
-    (
-      *("schedule/success", "schedule/expected", "schedule/seen"),
-      "schedule/most_visits",
+    "tests/training/host_environment_test.py": "time/environment_s",
+    "tests/training/monitor/guards_test.py": (
+      "guards/distinct guards/dropped guards/max_share guards/cap"
+      " guards/scaled guards/all_time_share"
     ),
-    "grpo_jax/step/prompts.py",
-  ),
-  **dict.fromkeys(
-    ("schedule/depth", "schedule/largest_share"), "grpo_jax/step/prompts.py"
-  ),
-  **dict.fromkeys(
-    ("schedule/drift", "schedule/memory"), "grpo_jax/step/prompts.py"
-  ),
-  "judge/calls": "tests/training/resume_table.py",
-  **dict.fromkeys(
-    (
-      *("forced_answers/start", "forced_answers/segments"),
-      *("forced_answers/answers", "forced_answers/tokens"),
+    "grpo_jax/step/prompts.py": (
+      "schedule/success schedule/expected schedule/seen schedule/most_visits"
+      " schedule/depth schedule/largest_share schedule/drift schedule/memory"
     ),
-    "grpo_jax/step/prefix_value.py",
-  ),
-  "kl/teacher": "grpo_jax/algorithms/objective.py",
-  **dict.fromkeys(
-    ("mix/share", "mix/anchor", "mix/other"), "tests/step/mixing_test.py"
-  ),
-  **dict.fromkeys(
-    (
-      *("correction/share", "correction/unfit", "correction/right"),
-      *("correction/right_after_cue", "correction/draft_accuracy"),
-      *("correction/draft_dead_groups", "correction/made_live"),
-      *("correction/injected", "correction/generated"),
+    "tests/training/resume_table.py": "judge/calls",
+    "grpo_jax/step/prefix_value.py": (
+      "forced_answers/start forced_answers/segments forced_answers/answers"
+      " forced_answers/tokens"
     ),
-    "tests/step/corrections_test.py",
-  ),
-  **dict.fromkeys(
-    ("kept/completions", "kept/prompts", "kept/tokens"),
-    "tests/training/rejection_test.py",
-  ),
-  "reward_model/correlation": "tests/training/phases/reward_models_test.py",
-  **dict.fromkeys(
-    ("history/groups", "history/age", "history/kept", "history/seen"),
-    "grpo_jax/step/reservoir.py",
-  ),
-  **dict.fromkeys(
-    (
-      *("eval/reward_model/accuracy", "eval/reward_model/margin"),
-      *("eval/reward_model/count", "eval/reward_model/calibration_error"),
+    "grpo_jax/algorithms/objective.py": "kl/teacher",
+    "tests/step/mixing_test.py": "mix/share mix/anchor mix/other",
+    "tests/step/corrections_test.py": (
+      "correction/share correction/unfit correction/right"
+      " correction/right_after_cue correction/draft_accuracy"
+      " correction/draft_dead_groups correction/made_live correction/injected"
+      " correction/generated"
     ),
-    "grpo_jax/training/evaluation/reward_models.py",
-  ),
-  "data/unusable": "grpo_jax/training/steps.py",
-  "canary/kl": "grpo_jax/training/monitor/guards.py",
-  "canary/{canary.text}": "grpo_jax/training/monitor/guards.py",
+    "tests/training/rejection_test.py": (
+      "kept/completions kept/prompts kept/tokens"
+    ),
+    "tests/training/phases/reward_models_test.py": "reward_model/correlation",
+    "grpo_jax/step/reservoir.py": (
+      "history/groups history/age history/kept history/seen"
+    ),
+    "grpo_jax/training/evaluation/reward_models.py": (
+      "eval/reward_model/accuracy eval/reward_model/margin"
+      " eval/reward_model/count eval/reward_model/calibration_error"
+    ),
+    "grpo_jax/training/steps.py": "data/unusable",
+    "grpo_jax/training/monitor/guards.py": "canary/kl canary/{canary.text}",
+  }.items()
+  for name in names.split()
 }
 _COEFFICIENTS = {"kl_coef": 0.1, "entropy_coef": 0.1}
 _EXPERTS = functools.partial(

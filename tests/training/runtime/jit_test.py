@@ -23,9 +23,7 @@ from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop, many
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.phases import checkpointed, executors, optimizers
-from grpo_jax.training.phases import policy as policy_lib
-from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import hyperparameters, jit, sharding
+from grpo_jax.training.runtime import hyperparameters, jit
 from tests.experiments import tiny_config
 from tests.training import tiny
 
@@ -231,23 +229,19 @@ def other_numbers(config):
 
 def phase_programs(config):
   """The program of each phase, as text, and the names of its numbers."""
-  settings = config_lib.resolve(config)
-  mesh = sharding.make_mesh(1)
-  with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
-    problem = problem_lib.make_problem(settings)
-    stack.callback(problem.close)
-    policy = policy_lib.make_policy(settings, problem, mesh)
-    phases = checkpointed.make_phases(settings, problem, policy, mesh)
-    start = checkpointed.abstract_start(policy, settings.seed)
+  run = tiny.assembled(config)
+  with jax.set_mesh(run.mesh), contextlib.closing(run.problem):
+    start = checkpointed.abstract_start(run.policy, run.config.seed)
     found = {}
-    for index, name in enumerate(settings.phases):
-      phase = phases[index].phase
+    for index, name in enumerate(run.config.phases):
+      phase = run.phases[index].phase
       step = step_lib.supervised_step
       if phase.sampler is not None:
         step = step_lib.fused_step
-      program = executors.jit_step(mesh, step, phase)
-      batch = next(run_lib.make_stream(settings, problem, mesh, index))
-      state = checkpointed.abstract_state(phases[: index + 1], start)
+      program = executors.jit_step(run.mesh, step, phase)
+      stream = run_lib.make_stream(run.config, run.problem, run.mesh, index)
+      batch = next(stream)
+      state = checkpointed.abstract_state(run.phases[: index + 1], start)
       lowered = program.lower(state, many._arrays(batch))
       found[name] = lowered.as_text(), program.names
   return found
