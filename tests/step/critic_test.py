@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,12 +22,6 @@ from tests.references import ppo as reference
 from tests.training import tiny
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
-def _same(one, other, **tolerance):
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, **tolerance), one, other
-  )
 
 
 def _changed(one, other):
@@ -84,7 +79,7 @@ def test_gradients_do_not_depend_on_micro_batches(name, trunk, make_policy):
   assert max(np.abs(x).max() for x in jax.tree.leaves(whole)) > 1e-3
   for size, lengths in ((4 if name == "bradley_terry" else 1, ()), (4, (1, 2))):
     gradient, other = _gradient(phase_of(size, lengths), state, batch)
-    _same(gradient, whole, rtol=1e-4, atol=1e-6)
+    chex.assert_trees_all_close(gradient, whole, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(other, loss, 1e-5)
 
 
@@ -142,7 +137,7 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   expected = jax.jit(jax.value_and_grad(loss))(trained)
   found = _gradient(phase, state, batch)
   np.testing.assert_allclose(found[1], expected[0], 1e-4)
-  _same(found[0], expected[1], rtol=1e-3, atol=1e-5)
+  chex.assert_trees_all_close(found[0], expected[1], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -233,7 +228,9 @@ def test_the_policy_moves_as_if_there_were_no_value_loss():
     assert any(name.startswith("policy/") for name in moved)
     assert any(name.startswith("critic/") for name in moved) == bool(updates)
   for part in ("policy", "algorithm"):
-    _same(after[0].params[part], after[1].params[part], rtol=1e-6)
+    chex.assert_trees_all_close(
+      after[0].params[part], after[1].params[part], rtol=1e-6
+    )
 
 
 @pytest.mark.slow
@@ -253,7 +250,9 @@ def test_two_updates_are_one_after_another():
     trained = jax.tree.map(jnp.add, critic["trained"], updates)
     state = state.with_params(critic={**critic, "trained": trained})
     losses.append(loss)
-  _same(twice.params["critic"], state.params["critic"], rtol=1e-4, atol=1e-6)
+  chex.assert_trees_all_close(
+    twice.params["critic"], state.params["critic"], rtol=1e-4, atol=1e-6
+  )
   np.testing.assert_allclose(found["value/loss"], np.mean(losses), 1e-5)
   assert losses[1] != losses[0]
 
@@ -311,7 +310,9 @@ def test_the_critic_and_its_moments_enter_the_next_phase():
     phase = tiny.make_phase("ppo", phase={"reset_optimizer": reset})
     entered = step.enter_phase(state, phase, 1)
     assert entered.models["policy"].opt_state is not None
-    _same(entered.params["critic"], state.params["critic"])
+    chex.assert_trees_all_equal(
+      entered.params["critic"], state.params["critic"]
+    )
     norms = [
       float(sum(jnp.abs(x).sum() for x in jax.tree.leaves(tree)))
       for tree in (entered.models["critic"].opt_state, used)
@@ -340,9 +341,9 @@ def test_a_phase_between_keeps_the_critic_and_its_moments():
   )
   assert "critic" not in between.models
   entered = step.enter_phase(state, between, 1)
-  _same(entered.models["critic"], state.models["critic"])
+  chex.assert_trees_all_equal(entered.models["critic"], state.models["critic"])
   after, _, _ = tiny.fused(between)(entered, tiny.make_prompts())
-  _same(after.models["critic"], state.models["critic"])
+  chex.assert_trees_all_equal(after.models["critic"], state.models["critic"])
   assert _changed(entered.params["policy"], after.params["policy"])
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -107,13 +108,7 @@ def of_tower(gradients):
 
 
 def assert_close(got, want, tolerance=1e-10):
-  jax.tree.map(
-    functools.partial(
-      np.testing.assert_allclose, rtol=tolerance, atol=tolerance
-    ),
-    got,
-    want,
-  )
+  chex.assert_trees_all_close(got, want, rtol=tolerance, atol=tolerance)
 
 
 def _make_doubles(**plan):

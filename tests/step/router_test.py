@@ -5,6 +5,7 @@ import functools
 import json
 import types
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -65,11 +66,7 @@ def test_balance_and_metrics_do_not_depend_on_micro_batches():
     again.anchor.router_load, batch.anchor.router_load, rtol=1e-6
   )
   gradient, values = _gradient(phase, other, again)
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
-    gradient,
-    whole,
-  )
+  chex.assert_trees_all_close(gradient, whole, rtol=1e-5, atol=1e-7)
   assert values.keys() == metrics.keys()
   for key in metrics:
     np.testing.assert_allclose(

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,13 +64,7 @@ def _gradient(phase, state, batch):
 
 def _assert_equal(got, want, tolerance=1e-10):
   assert max(np.abs(x).max() for x in jax.tree.leaves(want[0])) > 1e-3
-  jax.tree.map(
-    functools.partial(
-      np.testing.assert_allclose, rtol=tolerance, atol=tolerance
-    ),
-    got,
-    want,
-  )
+  chex.assert_trees_all_close(got, want, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,11 +53,7 @@ def test_gradients_do_not_depend_on_micro_batches(name):
   for size, lengths in ((4 if coupled else 1, ()), (4, (1, 2))):
     phase = phase_of(size, lengths)
     gradient, other = _gradient(phase, state, batch, False)
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
-      gradient,
-      whole,
-    )
+    chex.assert_trees_all_close(gradient, whole, rtol=1e-5, atol=1e-7)
     assert other.keys() == metrics.keys()
     for key in metrics:
       np.testing.assert_allclose(

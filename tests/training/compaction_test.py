@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -203,11 +204,7 @@ def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
       phase.plan, micro_batch_size=size, lengths=lengths
     )
     found, other = gradient(dataclasses.replace(phase, plan=plan))
-    jax.tree.map(
-      functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
-      found,
-      whole,
-    )
+    chex.assert_trees_all_close(found, whole, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(other["loss"], metrics["loss"], 1e-4, 1e-6)
 
 

@@ -426,11 +426,7 @@ def test_remax_on_the_host_is_remax_in_the_program():
   np.testing.assert_allclose(
     [by_host[key] for key in fused], list(fused.values()), 1e-4, 1e-5
   )
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
-    others,
-    params,
-  )
+  chex.assert_trees_all_close(others, params, rtol=1e-4, atol=1e-5)
 
 
 def _writes(made, texts):

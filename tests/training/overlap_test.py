@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import types
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -142,10 +143,8 @@ def test_each_step_learns_from_the_parameters_of_so_many_updates_before(
     np.testing.assert_array_equal(
       trained.rollouts[t].tokens, rollouts[t].tokens
     )
-    jax.tree.map(
-      functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6),
-      trained.states[t].params,
-      states[t + 1].params,
+    chex.assert_trees_all_close(
+      trained.states[t].params, states[t + 1].params, rtol=1e-6, atol=1e-6
     )
 
 

@@ -5,6 +5,7 @@ import functools
 import signal
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -135,10 +136,8 @@ def test_a_step_trains_what_so_many_updates_before_has_drawn(name):
     np.testing.assert_array_equal(rows.version[exists], first)
     assert metrics["staleness/max"] == t - first
     assert metrics["staleness/mean"] == t - first
-    jax.tree.map(
-      functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
-      trained.params,
-      state.params,
+    chex.assert_trees_all_close(
+      trained.params, state.params, rtol=1e-5, atol=1e-5
     )
     assert len(trained.queue) == min(staleness, STEPS - 1 - t)
     moved.append(metrics["gradient_norm"] > 0)

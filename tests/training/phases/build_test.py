@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,10 +174,8 @@ def test_average_follows_the_parameters():
   state = _advance(phase, state, steps=1)
   after = state.params["policy"]["trained"]
   expected = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, before, after)
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7),
-    state.models["policy"].average,
-    expected,
+  chex.assert_trees_all_close(
+    state.models["policy"].average, expected, rtol=1e-6, atol=1e-7
   )
   # It is what is evaluated, and it ends with its phase.
   params = policy_lib.evaluation_params(state.models["policy"])
