@@ -287,16 +287,13 @@ def parse(
   needs_config: bool = True,
   takes_arguments: bool = False,
 ) -> list[str]:
-  """Parses a command line.
+  """Parses a command line; returns the name of the program, and its arguments.
 
   Args:
     argv: `sys.argv`, or the argument of `define_config`; ml_collections reads
       the overrides there.
     needs_config: Whether --config has to be given, if it is a flag.
     takes_arguments: Whether there may be others than flags.
-
-  Returns:
-    The name of the program, and its arguments.
 
   Raises:
     ValueError: The command line is wrong; the message has the value received,

@@ -383,12 +383,9 @@ def choose(
 
   Args:
     score: Score of each place [K]; 0 for an empty place.
-    count: Number of places that the caller needs. They are different if the
-      buffer has at least `count` groups.
+    count: Number of places that the caller needs, the first ones. They are
+      different if the buffer has at least `count` groups.
     limit: Upper bound of `count`. Static.
-
-  Returns:
-    Places; callers read the first `count`.
   """
   once_key, again_key = jax.random.split(key)
   logits = jnp.log(score)  # −inf for an empty place.

@@ -162,15 +162,12 @@ def sweep(
   function: Callable[[Any, TrainBatch, jax.Array | int], Any],
   total: Any,
 ) -> Any:
-  """Runs a function over all micro-batches, one after another.
+  """Runs a function over all micro-batches in turn; returns the last total.
 
   Args:
     function: (total, micro-batch, first) -> total; the micro-batch has the rows
       of each device from `first` on.
     total: Total before the first; may be None for a single micro-batch.
-
-  Returns:
-    The last total.
   """
   num_rows, num_slots = batch.mask.shape
   num_local = num_rows // plan.num_shards

@@ -288,15 +288,12 @@ def enter(
   before: Mapping[str, ModelState],
   carried: frozenset[str] = frozenset(),
 ) -> dict[str, ModelState]:
-  """The states of models at the start of a phase.
+  """The states, at the start of a phase, of the models that a run still needs.
 
   Args:
     before: Their states, and those of others, at the end of the phase before.
     carried: Names of models that a later phase needs, and this one does not
       have.
-
-  Returns:
-    The states; those that no later phase needs are left out.
 
   Raises:
     ValueError: A model has no parameters to start from, or moments do not

@@ -128,11 +128,7 @@ class PoolSchedule(features.Schedule):
   def draw(
     self, state: PyTree, key: jax.Array, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], jax.Array]:
-    """Draws the places [P] of step `step` of the phase, counted from 0.
-
-    Returns:
-      The state, and the places.
-    """
+    """Draws the places [P] of step `step` of the phase, counted from 0."""
     raise NotImplementedError
 
   def update(

@@ -355,11 +355,7 @@ def _steps(
   is_first: jax.Array | bool,
   trains: jax.Array | None,
 ) -> tuple[Params, dict[str, PyTree], metrics_lib.StepMetrics]:
-  """Takes the K gradient steps of one loss.
-
-  Returns:
-    Parameters, optimizer states, and metrics of all steps.
-  """
+  """Takes the K gradient steps of one loss; returns the metrics of all, too."""
 
   def step(carry, _):
     trained, opt_states = carry

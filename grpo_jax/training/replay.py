@@ -49,14 +49,11 @@ def replay(
 def replay_steps(
   workdir: str | os.PathLike, prompts: Mapping[int, Sequence[int]]
 ) -> list[traces.Group]:
-  """Replays several steps in one pass through the run.
+  """Replays several steps, in their order, in one pass through the run.
 
   Args:
     workdir: Folder of the run, local or gs://.
     prompts: Step -> prompts of that step; not empty.
-
-  Returns:
-    Groups in the order of steps.
   """
   folder = files.parse(workdir)
   settings = workdir_lib.settings(folder)

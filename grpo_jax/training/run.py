@@ -477,7 +477,7 @@ def record(
   is_due: bool,
   is_probed: bool = False,
 ) -> dict[str, float]:
-  """Writes the metrics, samples, alarms and verdicts of a step.
+  """Writes numbers, samples, alarms and verdicts of a step; returns numbers.
 
   Args:
     run: The run; its state is evaluated, or looked at by canaries, if that is
@@ -487,9 +487,6 @@ def record(
     outcome: The result of the step, which has its rows.
     is_due: True if the run is evaluated.
     is_probed: True if canaries are looked at.
-
-  Returns:
-    All numbers that were written.
 
   Raises:
     FloatingPointError: The loss or the gradient is not finite.

@@ -21,13 +21,10 @@ class Stepper(Protocol):
   """The object that advances the runs of a phase."""
 
   def advance(self, batches: list[list[Any]]) -> list[executors.StepResult]:
-    """Advances all runs by one step.
+    """Advances all runs by one step; returns the result of each.
 
     Args:
       batches: For each run the batch of the step, and those that come next.
-
-    Returns:
-      The result of the step for each run.
     """
 
   def places(self, run: OpenRun) -> Any:

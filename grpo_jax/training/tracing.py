@@ -207,11 +207,7 @@ class Tracer:
   def group(
     self, step: int, outcome: executors.StepResult, prompt_id: int
   ) -> traces.Group | None:
-    """Returns the trace of a prompt's group in the step that has just ended.
-
-    Returns:
-      The trace; None if the step has no such prompt.
-    """
+    """Traces a prompt's group in the last step; None if it has none."""
     assert outcome.rows is not None
     with jax.transfer_guard("allow"):
       step_rows = outcome.rows()

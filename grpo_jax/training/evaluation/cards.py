@@ -76,7 +76,7 @@ def card(
   base: pathlib.Path | None = None,
   library: str = "transformers",
 ) -> str:
-  """The card of a policy.
+  """The card of a policy, the text of README.md.
 
   Args:
     workdir: Folder of the run, or of merged runs.
@@ -85,9 +85,6 @@ def card(
       from its README.md, if it has one.
     library: Library that loads the exported folder: "transformers", "peft", or
       "grpo_jax" for a folder that opens like a run.
-
-  Returns:
-    Text of README.md.
   """
   values = log.read_json(workdir / log.CONFIG, dict)
   result = _json(workdir / log.RESULT) or {}

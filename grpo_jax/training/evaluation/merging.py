@@ -70,7 +70,7 @@ def coefficients(
 def merge(
   names: Sequence[str], out: str, weights: Sequence[float] = (), base: str = ""
 ) -> int:
-  """Writes the merged policy as a folder that opens like a run.
+  """Writes a folder that opens like a run; returns its number of parameters.
 
   Its settings are those of the first run. It can be evaluated and sampled from,
   and `config.start_workdir` begins with it.
@@ -80,9 +80,6 @@ def merge(
       averaged parameters if a run keeps an average.
     out: New folder, local or gs://.
     weights, base: See above; the base is a run too.
-
-  Returns:
-    Number of parameters that were merged.
 
   Raises:
     FileNotFoundError: There is no such run.

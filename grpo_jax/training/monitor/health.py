@@ -118,14 +118,11 @@ class Monitor:
     self._warned: set[str] = set()
 
   def step(self, step: int, metrics: Mapping[str, Any]) -> list[rules.Alarm]:
-    """Looks at the metrics of a step.
+    """Looks at the metrics of a step; returns the alarms that it has raised.
 
     Args:
       step: Step over all phases.
       metrics: Metrics of the step's line, without the alarms.
-
-    Returns:
-      Alarms that are new in this phase; they are logged, too.
     """
     holds = self._look(step, metrics)
     alarms = [

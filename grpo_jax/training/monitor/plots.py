@@ -50,9 +50,6 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
   Args:
     workdir: Folder of the run, local or gs://.
 
-  Returns:
-    A figure of matplotlib, which a notebook shows.
-
   Raises:
     ImportError: matplotlib is not installed.
     FileNotFoundError: The run has no `metrics.jsonl`.

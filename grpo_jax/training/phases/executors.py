@@ -575,15 +575,12 @@ class _Episodes:
     ahead: int,
     meanwhile: Callable[[], None] | None,
   ) -> tuple[Rollouts, judging.HostReport, dict[str, float]]:
-    """Plays the episodes of a batch.
+    """Plays a batch; returns its sessions' report and seconds by name, too.
 
     Args:
       batch: Batch of the step, or a later one.
       ahead: Number of steps by which it is later.
       meanwhile: Called while sessions are waited for; overwrites the state.
-
-    Returns:
-      The rollouts, the report of their sessions, and seconds by name.
     """
     prompts = sharding.from_local(batch.prompts, self._rows)
     nothing: Any = None

@@ -27,13 +27,10 @@ def scoring_program(reward: rewards.RewardSum, mesh: Mesh) -> jit.Program:
 
 
 def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
-  """Fetches the rows that this process judges from arrays split by rows.
+  """Fetches the rows `judged_rows` of arrays that are split by rows.
 
   Args:
     rows: Arrays on all devices, split by rows.
-
-  Returns:
-    NumPy arrays of the rows `judged_rows`.
   """
   local_rows = sharding.local_rows(sharding.by_rows(mesh), num_rows)
   index = np.searchsorted(local_rows, judged_rows(mesh, num_rows))

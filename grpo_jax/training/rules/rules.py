@@ -178,14 +178,11 @@ SIGNIFICANT = 3.0
 def block_means(
   values: Sequence[float | None], num_blocks: int = BLOCKS
 ) -> np.ndarray | None:
-  """The means of equal parts of a window, [num_blocks].
+  """Means of equal parts of a window, [num_blocks]; None if a part has none.
 
   Args:
     values: One for each step; None and NaN are means over nothing, and are left
       out.
-
-  Returns:
-    None if a part has no value, so that the window is not known.
   """
   array = np.array([math.nan if x is None else x for x in values], float)
   parts = np.array_split(array, num_blocks)
@@ -196,13 +193,10 @@ def block_means(
 
 
 def mann_kendall(values: np.ndarray | Sequence[float]) -> float:
-  """The z of the trend of some values: above 0 if they rise.
+  """The z of a trend, above 0 if values rise; 0 for less than 3, or equal ones.
 
   Args:
     values: [n], in the order of time.
-
-  Returns:
-    0 if all are equal, or if there are fewer than three.
   """
   x = np.asarray(values, float)
   n = len(x)

@@ -131,15 +131,12 @@ class Group:
 
 
 def read(workdir: str | os.PathLike) -> list[Group]:
-  """Reads the groups that a run has traced, in the order of its steps.
+  """Reads the groups that a run has traced, by steps; empty if there are none.
 
   A half-written end, which a killed process leaves, is ignored.
 
   Args:
     workdir: Folder of the run, local or gs://.
-
-  Returns:
-    Empty if the run has written none.
 
   Raises:
     FileNotFoundError: There is no such folder.
