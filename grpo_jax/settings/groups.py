@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 # Settings that only prompts with images read.
 _OF_IMAGES = (
-  "image_folder",
-  "image_processor",
-  "image_options",
-  "max_images",
+  *("image_folder", "image_processor", "image_options", "max_images"),
   "max_patches",
 )
 
@@ -185,21 +182,9 @@ def folder(data: Any) -> str:
 
 # Settings of data that each part has for itself; parts share all others.
 OWN = (
-  "source",
-  "name",
-  "task_options",
-  "train_path",
-  "eval_path",
-  "format",
-  "fields",
-  "train_split",
-  "eval_split",
-  "streaming",
-  "separator",
-  "datasets",
-  "quarantine",
-  "drop_tag_probability",
-  "rejected_share",
+  *("source", "name", "task_options", "train_path", "eval_path", "format"),
+  *("fields", "train_split", "eval_split", "streaming", "separator"),
+  *("datasets", "quarantine", "drop_tag_probability", "rejected_share"),
 )
 
 

@@ -23,11 +23,7 @@ ADS = "ads"
 SPO = "spo"
 # Draw each prompt with a weight: `prompts.WEIGHTS` has their formulas.
 WEIGHTED = (
-  "uniform",
-  "frontier",
-  "easy_to_hard",
-  "hard_to_easy",
-  "interleave",
+  *("uniform", "frontier", "easy_to_hard", "hard_to_easy", "interleave"),
   "target",
 )
 NAMES = (EPOCHS, *WEIGHTED, ADS, SPO)

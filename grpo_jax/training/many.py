@@ -60,11 +60,7 @@ from grpo_jax.types import Policy, PyTree, Rollouts, TrainState
 # Settings that may differ, beside those of phases; a group may differ in its
 # numbers.
 _MAY_DIFFER = (
-  "seed",
-  "algorithm",
-  "critic",
-  "sampling",
-  "reward_model",
+  *("seed", "algorithm", "critic", "sampling", "reward_model"),
   "rewards.weights",
 )
 _AXIS = "runs"

@@ -48,19 +48,8 @@ VOCAB, PAD, END = 7, 0, 1
 # tokens and of rows, anchors, pairs, extra terms, trainable parameters,
 # running state, steps, and all that a reference can give.
 VARIED = (
-  "grpo",
-  "grpo_ps",
-  "dr_grpo",
-  "gspo",
-  "lambda_grpo",
-  "kl_cov",
-  "two_grpo_dpo",
-  "reinforce",
-  "otb",
-  "opd_full",
-  "opd_topk",
-  "sft",
-  "ppo",
+  *("grpo", "grpo_ps", "dr_grpo", "gspo", "lambda_grpo", "kl_cov"),
+  *("two_grpo_dpo", "reinforce", "otb", "opd_full", "opd_topk", "sft", "ppo"),
 )
 
 

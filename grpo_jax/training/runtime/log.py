@@ -55,13 +55,7 @@ _UPLOAD_SECONDS = 60.0  # Seconds between two uploads of a growing object.
 # Metrics that differ between equal runs, which metrics.jsonl must not.
 _TIMING_PREFIXES = ("time/", "tokens_per_second")
 _PACKAGES = (
-  "grpo_jax",
-  "jax",
-  "jaxlib",
-  "flax",
-  "optax",
-  "orbax-checkpoint",
-  "grain",
+  *("grpo_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"),
   "numpy",
 )
 

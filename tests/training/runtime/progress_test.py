@@ -343,13 +343,8 @@ def test_plain_lines_now_and_then_where_there_is_no_terminal():
     clock.seconds += 1
   bar.done()
   lines = stream.getvalue().splitlines()
-  assert [line.split()[1] for line in lines] == [
-    "1/100",
-    "31/100",
-    "61/100",
-    "91/100",
-    "100/100",
-  ]
+  steps = [line.split()[1] for line in lines]
+  assert steps == ["1/100", "31/100", "61/100", "91/100", "100/100"]
   assert lines[1] == (
     "sft  31/100 [#######.................] loss 0.500 unscored 2 ETA 1:09"
   )
