@@ -446,8 +446,7 @@ class Digest:
       reduced = value.__reduce_ex__(4)
       parts = (reduced,) if isinstance(reduced, str) else reduced
       self._all(
-        "object",
-        (list(x) if isinstance(x, Iterator) else x for x in parts),
+        "object", (list(x) if isinstance(x, Iterator) else x for x in parts)
       )
 
 

@@ -286,16 +286,13 @@ class Curriculum(PoolSchedule):
   pace_steps: Any = 100
 
   def init(self) -> dict[str, jax.Array]:
-    """See `PoolSchedule`."""
     return untried(self.size, PRIOR)
 
   def draw(self, state, key, step):
-    """See `PoolSchedule`."""
     p = self.probabilities(success(state), step)
     return dict(state), without_replacement(key, p, self.num_prompts)
 
   def update(self, state, feedback, step):
-    """See `PoolSchedule`."""
     following = track(state, feedback, step, self.decay)
     return following, metrics(state, following)
 
@@ -436,7 +433,6 @@ class Ads(PoolSchedule):
     return dict(state) | {"clusters": clusters}, places
 
   def update(self, state, feedback, step):
-    """See `PoolSchedule`."""
     clusters = state["clusters"]
     shape = self.num_drawn, self.window
     scored = feedback.scored.reshape(shape)
@@ -565,7 +561,6 @@ class SingleStream(PoolSchedule):
   counts: np.ndarray | None = None  # [N, 2] float32
 
   def init(self) -> dict[str, jax.Array]:
-    """See `PoolSchedule`."""
     state = untried(self.size, SPO_PRIOR)
     if self.counts is not None:
       state |= {name: jnp.asarray(self.counts[:, i]) for i, name in _COUNTS}
@@ -578,14 +573,12 @@ class SingleStream(PoolSchedule):
     }
 
   def draw(self, state, key, step):
-    """See `PoolSchedule`."""
     del step
     weights = weight(success(state))
     p = weights / weights.sum()
     return dict(state), without_replacement(key, p, self.num_prompts)
 
   def update(self, state, feedback, step):
-    """See `PoolSchedule`."""
     assert feedback.samples is not None
     assert feedback.drift is not None
     rho = memory(feedback.drift, self.memory_low)  # [P]

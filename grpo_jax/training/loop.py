@@ -45,7 +45,7 @@ from grpo_jax.training.runtime import (
 )
 
 
-class OneRun:
+class OneRun(steps.Stepper):
   """The stepper of a single run, whose state is always on its devices."""
 
   def __init__(self, run: OpenRun, index: int):
@@ -60,18 +60,15 @@ class OneRun:
     )
 
   def advance(self, batches: list[list[Any]]) -> list[executors.StepResult]:
-    """See `steps.Stepper`."""
     self._run.state, outcome = self._driver(self._run.state, *batches[0])
     self._run.host_reports = outcome.host_reports
     return [outcome]
 
   def places(self, run: OpenRun) -> np.ndarray:  # [P] int32
-    """See `steps.Stepper`."""
     return jax.device_get(run.state.schedule["places"])
 
   @contextlib.contextmanager
   def at_hand(self, run: OpenRun) -> Iterator[None]:
-    """See `steps.Stepper`."""
     del run
     yield
 

@@ -39,7 +39,7 @@ from grpo_jax import ranges
 from grpo_jax.data import pipeline
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
-from grpo_jax.training import loop
+from grpo_jax.training import loop, steps
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.evaluation import evaluation, lint
 from grpo_jax.training.phases import build, checkpointed, executors
@@ -277,8 +277,8 @@ def _train_together(
     return results
 
 
-class Together:
-  """The stepper of runs that are one program; see `steps.Stepper`.
+class Together(steps.Stepper):
+  """The stepper of runs that are one program.
 
   Between steps the states of all runs are one tree on the devices. The state of
   a single run is on the host, since a device may have no room for those of all
@@ -297,7 +297,6 @@ class Together:
     )
 
   def advance(self, batches: list[list[Any]]) -> list[executors.StepResult]:
-    """See `steps.Stepper`."""
     if self._states is None:
       states = [run.state for run in self._together]
       self._states = _stack(states, self._split)
@@ -345,7 +344,6 @@ class Together:
     return dataclasses.replace(states, queue=queue[1:]), *rest
 
   def places(self, run: run_lib.OpenRun) -> np.ndarray:  # [P] int32
-    """See `steps.Stepper`."""
     if self._states is None:
       return run.state.schedule["places"]
     index = next(i for i, x in enumerate(self._together) if x is run)
@@ -353,7 +351,6 @@ class Together:
 
   @contextlib.contextmanager
   def at_hand(self, run: run_lib.OpenRun) -> Iterator[None]:
-    """See `steps.Stepper`."""
     state = run.state
     if self._states is not None:
       index = next(i for i, x in enumerate(self._together) if x is run)

@@ -30,8 +30,7 @@ def _quiet(config):
 
 
 def _rows(workdir: pathlib.Path, name=log.METRICS) -> list[dict]:
-  text = (workdir / name).read_text(encoding="utf-8")
-  return [json.loads(line) for line in text.splitlines()]
+  return log.read_lines(workdir / name)
 
 
 def _shrink(model):

@@ -27,8 +27,7 @@ def make_config(seed=0, phases=("sft",), **settings):
 
 
 def rows(workdir):
-  text = (workdir / log.METRICS).read_text(encoding="utf-8")
-  return [json.loads(line) for line in text.splitlines()]
+  return log.read_lines(workdir / log.METRICS)
 
 
 def assert_close_run(actual, expected):

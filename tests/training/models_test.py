@@ -18,7 +18,7 @@ from grpo_jax.training import loop
 from grpo_jax.training.phases import build, checkpointed, outside
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import sharding
+from grpo_jax.training.runtime import log, sharding
 from grpo_jax.types import ModelState, Rollout, Sampler
 from tests.experiments import tiny_config
 from tests.models import drawn
@@ -27,13 +27,9 @@ from tests.training.phases import outside_test
 
 
 def metrics(workdir, phase):
-  lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  found = [json.loads(line) for line in lines]
-  return [
-    line
-    for line in found
-    if line["phase"] == phase and "tokens/trained" in line
-  ]
+  lines = log.read_lines(workdir / log.METRICS)
+  of_phase = [line for line in lines if line["phase"] == phase]
+  return [line for line in of_phase if "tokens/trained" in line]
 
 
 # --- a reward model beside a verifier ----------------------------------------

@@ -11,8 +11,8 @@ import pytest
 
 from grpo_jax.training import loop, many
 from grpo_jax.training.runtime import files, hosts, lock
-from tests import fake_gcs
 from tests.experiments import command, tiny_config
+from tests.training.runtime import files_test
 
 # Holds the lock of a folder until it is killed.
 _HOLDER = """
@@ -24,13 +24,7 @@ with lock.held(files.parse(sys.argv[1])):
 """
 
 
-@pytest.fixture(scope="module")
-def bucket():
-  with fake_gcs.Server("bucket") as server, pytest.MonkeyPatch.context() as env:
-    for name, value in server.environment.items():
-      env.setenv(name, value)
-    yield server
-    assert server.unknown == []
+bucket = files_test.bucket
 
 
 def held(workdir):

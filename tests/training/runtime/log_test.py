@@ -230,7 +230,7 @@ def read_events(directory: pathlib.Path) -> list:
   from tensorboardX.record_writer import masked_crc32c
 
   events = []
-  for path in sorted(directory.glob("events.*")):
+  for path in sorted(directory.rglob("events.*")):
     data = path.read_bytes()
     while data:
       (size,) = np.frombuffer(data[:8], "<u8")

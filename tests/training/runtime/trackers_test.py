@@ -9,30 +9,19 @@ import sys
 
 import numpy as np
 import pytest
-from tensorboardX.proto import event_pb2, plugin_hparams_pb2
+from tensorboardX.proto import plugin_hparams_pb2
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import groups
 from grpo_jax.training.runtime import files, traces, trackers
 from grpo_jax.training.runtime import log as log_lib
-
-
-def events(folder):
-  """Events of all TensorBoard files below a folder."""
-  found = []
-  for path in sorted(folder.rglob("events.*")):
-    data = path.read_bytes()
-    while data:
-      (size,) = struct.unpack_from("<Q", data)
-      found.append(event_pb2.Event.FromString(data[12 : 12 + size]))
-      data = data[12 + size + 4 :]
-  return found
+from tests.training.runtime import log_test
 
 
 def values(folder, tag):
   return [
     (event.step, value)
-    for event in events(folder)
+    for event in log_test.read_events(folder)
     for value in event.summary.value
     if value.tag == tag
   ]
