@@ -15,7 +15,7 @@ from grpo_jax.step import dynamic_sampling, models
 from grpo_jax.step import metrics as metrics_lib
 from grpo_jax.step import prompts as prompts_lib
 from grpo_jax.step import step as step_lib
-from grpo_jax.types import Corrections, PolicyOutputs, Rollout, Scored
+from grpo_jax.types import Corrections, PolicyOutputs, Scored
 from tests.training import tiny
 
 T = 8
@@ -185,18 +185,10 @@ def rollout_of(kind, injected, mask):
   """Two groups of three rows, of which numbers of corrections are made."""
   kind = np.array(kind)
   mask = np.array(mask, bool)
-  zeros = np.zeros(mask.shape, np.float32)
-  group = np.array([0, 0, 0, 1, 1, 1])
-  return Rollout(
-    tokens=np.zeros(mask.shape, np.int32),
-    completion_mask=mask,
-    behavior_logp=zeros,
-    sampler_logp=zeros,
-    entropy=zeros,
-    terminated=np.ones(6, bool),
-    prompt_index=group,
-    group_id=group,
-    num_groups=2,
+  return tiny.rollout_of(
+    np.zeros(mask.shape, np.int32),
+    mask,
+    [0, 0, 0, 1, 1, 1],
     observed=np.array(injected, bool),
     corrections=Corrections(
       kind=kind,

@@ -22,7 +22,7 @@ from grpo_jax.training.phases import executors
 from grpo_jax.training.problem import problem
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.runtime import checkpoints, sharding
-from grpo_jax.types import Algorithm, Rollout, Sampler, set_fields
+from grpo_jax.types import Algorithm, Sampler, set_fields
 from tests.experiments import tiny_config
 from tests.training import tiny
 
@@ -435,23 +435,12 @@ def _writes(made, texts):
   for row, ids in zip(tokens, texts, strict=True):
     row[: len(ids)] = ids
   lengths = np.array([len(ids) for ids in texts])
-  mask = jnp.asarray(np.arange(tokens.shape[1]) < lengths[:, None])
-  group = jnp.arange(len(texts), dtype=jnp.int32) // 4
+  mask = np.arange(tokens.shape[1]) < lengths[:, None]
+  rollout = tiny.rollout_of(tokens, mask, np.arange(len(texts)) // 4)
 
   def play(params, prompts, key):
     del params, prompts, key
-    zeros = jnp.zeros(mask.shape)
-    return Rollout(
-      tokens=jnp.asarray(tokens),
-      completion_mask=mask,
-      behavior_logp=zeros,
-      sampler_logp=zeros,
-      entropy=zeros,
-      terminated=jnp.ones(len(texts), bool),
-      prompt_index=group,
-      group_id=group,
-      num_groups=4,
-    )
+    return jax.tree.map(jnp.asarray, rollout)
 
   return Sampler(play)
 

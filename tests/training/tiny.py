@@ -32,6 +32,7 @@ from grpo_jax.types import (
   ModelState,
   PromptFields,
   Prompts,
+  Rollout,
   Sampler,
   SamplerFields,
   Scored,
@@ -345,6 +346,19 @@ def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
     extras={},
   )
   return jax.device_put(made)  # Compiles nothing, as jnp.asarray does.
+
+
+def rollout_of(tokens, mask, index, **fields) -> Rollout:
+  """Completions [B, T] of the prompts `index`, each prompt with one group."""
+  zeros = np.zeros(np.shape(tokens), np.float32)
+  index = np.asarray(index, np.int32)
+  usual = {
+    "terminated": np.ones(len(index), bool),
+    "prompt_index": index,
+    "group_id": index,
+    "num_groups": int(index.max()) + 1,
+  }
+  return Rollout(tokens, mask, zeros, zeros, zeros, **usual | fields)
 
 
 def ragged_batch(phase: Phase, num_rows: int = 16, slots: int = 4):

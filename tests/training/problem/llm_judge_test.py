@@ -17,7 +17,7 @@ from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training.problem import llm_judge
 from grpo_jax.training.problem import rewards as rewards_lib
-from grpo_jax.types import Prompts, Rollout
+from grpo_jax.types import Prompts
 from tests.training import tiny
 
 TASK = observations.TaskTokenizer(tasks.make_task("add", level=1))
@@ -47,17 +47,7 @@ def rollout(rows, index, num_slots=6):
   mask = np.zeros((len(rows), num_slots), bool)
   for i, ids in enumerate(rows):
     tokens[i, : len(ids)], mask[i, : len(ids)] = ids, True
-  zero = np.zeros(tokens.shape, np.float32)
-  index = np.array(index, np.int32)
-  return Rollout(
-    tokens,
-    mask,
-    *(zero, zero, zero),
-    terminated=mask.any(axis=1),
-    prompt_index=index,
-    group_id=index,
-    num_groups=int(index.max()) + 1,
-  )
+  return tiny.rollout_of(tokens, mask, index, terminated=mask.any(axis=1))
 
 
 def prompts(rubric, records, **extras):

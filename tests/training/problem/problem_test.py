@@ -16,28 +16,12 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import executors, judging
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
-from grpo_jax.types import Prompts, Rollout
+from grpo_jax.types import Prompts
 from tests.experiments import tiny_config
 from tests.tasks import strings
 from tests.training import tiny
 
 SAMPLE = pathlib.Path(__file__).parents[2] / "data/gsm8k_sample"
-
-
-def _rollout(tokens, mask, prompt_index, num_groups) -> Rollout:
-  """Completions of which only the text matters."""
-  zeros = np.zeros(tokens.shape, np.float32)
-  return Rollout(
-    tokens=tokens,
-    completion_mask=mask,
-    behavior_logp=zeros,
-    sampler_logp=zeros,
-    entropy=zeros,
-    terminated=np.ones(len(tokens), bool),
-    prompt_index=prompt_index,
-    group_id=prompt_index,
-    num_groups=num_groups,
-  )
 
 
 def _task_problem(name, **changes):
@@ -68,7 +52,7 @@ def test_task_scores_are_those_of_the_twin(name):
     ids=np.arange(200, dtype=np.int32),
     extras=extras,
   )
-  rollout = _rollout(tokens[index], mask[index], index.astype(np.int32), 200)
+  rollout = tiny.rollout_of(tokens[index], mask[index], index)
   scored = jax.device_get(jax.jit(made.reward.score)({}, prompts, rollout))
   for row, source in enumerate(index):
     wanted = task.verify_numpy(
@@ -102,7 +86,7 @@ def test_task_rewards_are_weighted_sums():
   scored = made.reward.score(
     {},
     prompts,
-    _rollout(tokens, np.ones_like(tokens, bool), np.zeros(2, int), 1),
+    tiny.rollout_of(tokens, np.ones_like(tokens, bool), [0, 0]),
   )
   np.testing.assert_allclose(scored.rewards, [2.5, 0.5 * 2 / 3], rtol=1e-6)
   np.testing.assert_array_equal(scored.correct, [True, False])
@@ -151,7 +135,7 @@ def completions(made, texts, index):
   for row, values in zip(tokens, ids, strict=True):
     row[: len(values)] = values
   mask = np.arange(slots) < np.array([len(x) for x in ids])[:, None]
-  return _rollout(tokens, mask, np.array(index, np.int32), int(max(index)) + 1)
+  return tiny.rollout_of(tokens, mask, index)
 
 
 def test_text_is_scored_by_its_own_gold_answer(text_problem):
@@ -253,7 +237,7 @@ def test_steps_are_scored_where_the_task_judges_them():
     ids=np.arange(50, dtype=np.int32),
     extras=extras,
   )
-  rollout = _rollout(tokens[index], mask[index], index, 50)
+  rollout = tiny.rollout_of(tokens[index], mask[index], index)
   scored = jax.device_get(jax.jit(made.reward.score)({}, prompts, rollout))
   for row, source in enumerate(index):
     steps, step_mask = task.step_scores_numpy(
