@@ -28,6 +28,12 @@ def change(config, changes):
   return config
 
 
+def shrink(model):
+  """Sets the sizes of a model that compiles in seconds."""
+  model.width, model.mlp_width = 16, 32
+  model.num_layers, model.num_heads, model.num_kv_heads = 1, 2, 1
+
+
 def get_config(algorithm: str = "reinforce"):
   """Twenty steps in two phases, with a checkpoint every three.
 
@@ -59,11 +65,7 @@ def get_config(algorithm: str = "reinforce"):
   options.teacher_error = 0.0
   config.rewards.functions = ("f1",)
 
-  config.model.width = 16
-  config.model.num_layers = 1
-  config.model.num_heads = 2
-  config.model.num_kv_heads = 1
-  config.model.mlp_width = 32
+  shrink(config.model)
 
   config.sft.steps = 10
   config.sft.num_prompts = 8

@@ -5,6 +5,7 @@ import functools
 import itertools
 import types
 
+import chex
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -327,11 +328,16 @@ def test_rounds_end_with_enough_live_groups_or_at_the_bound(
   expected = sum(lengths[4 * i : 4 * i + 4].sum() for i in trained)
   assert metrics["tokens/trained"] == expected
 
-  # And the update is that of a batch with just these prompts.
+  _assert_is_on(fused_once, prompts, kept, state, metrics)
+
+
+def _assert_is_on(fused_once, prompts, kept, state, metrics):
+  """Compares an update with that of a batch with just these prompts."""
   chosen = jax.tree.map(lambda x: np.asarray(x)[np.array(kept)], prompts)
   other, other_metrics, _ = fused_once(chosen)
-  for one, two in zip(_numbers(state), _numbers(other), strict=True):
-    np.testing.assert_allclose(one, two, 1e-5, 1e-6)
+  chex.assert_trees_all_close(
+    _numbers(state), _numbers(other), rtol=1e-5, atol=1e-6
+  )
   _assert_alike(metrics, other_metrics)
 
 
@@ -368,11 +374,7 @@ def test_a_step_on_repeated_groups_is_one_on_a_batch_of_them(
   assert metrics["drawn/missing"] == max(0, 4 - len(live_ids))
   num_rounds = 3 if len(live_ids) < 4 else 2
   assert metrics["completions/generated"] == 16 * num_rounds
-  chosen = jax.tree.map(lambda x: np.asarray(x)[np.array(kept)], prompts)
-  other, other_metrics, _ = programs[1](chosen)
-  for one, two in zip(_numbers(state), _numbers(other), strict=True):
-    np.testing.assert_allclose(one, two, 1e-5, 1e-6)
-  _assert_alike(metrics, other_metrics)
+  _assert_is_on(programs[1], prompts, kept, state, metrics)
 
 
 @pytest.mark.slow
@@ -524,14 +526,8 @@ def _steps(of, phase, live_ids):
   return jax.device_get(_numbers(state)), history
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("algorithm", "when_short"), [("grpo", "duplicate"), slow("remax", "fewer")]
-)
-def test_rounds_with_the_host_between_them_are_the_same(algorithm, when_short):
-  # Full after one round, after two, and not at all.
-  live_ids = (0, 1, 2, 3, 14, 16, 18, 19, 30, 32, 35)
-  phase = dataclasses.replace(_phase(3, algorithm), when_short=when_short)
+def both_ways(phase, live_ids):
+  """The host's problem, and the histories of steps in the program and on it."""
   on_host = _OnHost(phase.reward)
   fused = types.SimpleNamespace(
     reward=types.SimpleNamespace(asks_host=False),
@@ -541,8 +537,19 @@ def test_rounds_with_the_host_between_them_are_the_same(algorithm, when_short):
   one, history = _steps(fused, phase, live_ids)
   phase = dataclasses.replace(phase, reward=on_host.reward)
   other, other_history = _steps(on_host, phase, live_ids)
-  for x, y in zip(one, other, strict=True):
-    np.testing.assert_allclose(x, y, 1e-5, 1e-6)
+  chex.assert_trees_all_close(one, other, rtol=1e-5, atol=1e-6)
+  return on_host, history, other_history
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("algorithm", "when_short"), [("grpo", "duplicate"), slow("remax", "fewer")]
+)
+def test_rounds_with_the_host_between_them_are_the_same(algorithm, when_short):
+  # Full after one round, after two, and not at all.
+  live_ids = (0, 1, 2, 3, 14, 16, 18, 19, 30, 32, 35)
+  phase = dataclasses.replace(_phase(3, algorithm), when_short=when_short)
+  _, history, other_history = both_ways(phase, live_ids)
   for (metrics, samples), (others, other_samples), num_rounds in zip(
     history, other_history, (1, 2, 3), strict=True
   ):

@@ -10,6 +10,7 @@ from grpo_jax.configs import jsonl
 from grpo_jax.training import loop
 from grpo_jax.training.runtime import log
 from tests.data import chats
+from tests.experiments import tiny_config
 
 REWARD = """
   def asked(prompts, completions, level, **kwargs):
@@ -40,11 +41,7 @@ def make_config(folder, source, path):
   config.sampling.max_new_tokens = 40
   config.rewards.functions = ("chat_rewards:asked",)
   config.rewards.num_workers = 1
-  config.model.width = 16
-  config.model.num_layers = 1
-  config.model.num_heads = 2
-  config.model.num_kv_heads = 1
-  config.model.mlp_width = 32
+  tiny_config.shrink(config.model)
   for phase in config.sft, config.rl:
     phase.steps = 1
     phase.num_prompts = 4

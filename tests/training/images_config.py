@@ -7,6 +7,7 @@ images that cannot be shown, and a tokenizer.
 import pathlib
 
 from grpo_jax.settings import config as config_lib
+from tests.experiments import tiny_config
 from tests.training import pictures
 
 STEPS = 3
@@ -50,11 +51,7 @@ def _from_scratch(config):
   """Tiles that are whole images of 8 x 8 pixels, 16 patches and 4 tokens."""
   config.data.image_processor = str(pictures.PROCESSORS / "smolvlm_whole")
   config.data.image_options = {}
-  config.model.width = 16
-  config.model.num_layers = 1
-  config.model.num_heads = 2
-  config.model.num_kv_heads = 1
-  config.model.mlp_width = 32
+  tiny_config.shrink(config.model)
   tower = config.model.tower
   tower.kind = "siglip"
   tower.image_token = pictures.id_of("<image>")

@@ -33,11 +33,6 @@ def _rows(workdir: pathlib.Path, name=log.METRICS) -> list[dict]:
   return log.read_lines(workdir / name)
 
 
-def _shrink(model):
-  model.width, model.mlp_width = 16, 32
-  model.num_layers, model.num_heads, model.num_kv_heads = 1, 2, 1
-
-
 @pytest.fixture(scope="module")
 def warnings(tmp_path_factory):
   """File for the warnings in the log of `run`."""
@@ -243,7 +238,7 @@ def _moody(tmp_path, monkeypatch, train, held_out):
   config.sampling.max_new_tokens = 4
   config.rewards.functions = ("moody_rewards:moody",)
   config.rewards.row_timeout_s = 1.0
-  _shrink(config.model)
+  tiny_config.shrink(config.model)
   config.rl.steps = 2
   config.rl.num_prompts = 4  # All of them, in every step.
   config.rl.group_size = 2

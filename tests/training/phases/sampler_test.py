@@ -52,14 +52,14 @@ def policy(kind):
 
 
 @functools.cache
-def params(kind):
+def params(kind, text="<tool></tool><answer></answer><eos>+123", of_head=8.0):
   """Ends of actions are likely, so that episodes have several turns."""
   made = policy(kind).init(jax.random.key(1))
-  ids = jnp.array(vocab.encode("<tool></tool><answer></answer><eos>+123"))
+  ids = jnp.array(vocab.encode(text))
   if kind == "adapter":
     # Towards the hidden state that its tokens have on average.
     head = made["trained"]["head"]
-    made["trained"]["head"] = head.at[:, ids].multiply(8.0)
+    made["trained"]["head"] = head.at[:, ids].multiply(of_head)
   else:
     embedding = made["trained"]["embed"]["embedding"]
     made["trained"]["embed"]["embedding"] = embedding.at[ids].multiply(3.0)

@@ -38,28 +38,33 @@ SINGLE_TURN = [
 ]
 
 
+def _judged(made, task, number):
+  """Verdicts on random strings, and the arguments of the twin for each."""
+  tokens, mask, extras = strings.make_strings(task, num_rows=number, seed=1)
+  # Row b answers prompt index[b]: extras are per prompt, scores per row.
+  index = np.random.default_rng(0).permutation(number)
+  prompts = Prompts(
+    tokens=np.zeros((number, 1), np.int32),
+    mask=np.ones((number, 1), bool),
+    ids=np.arange(number, dtype=np.int32),
+    extras=extras,
+  )
+  rollout = tiny.rollout_of(tokens[index], mask[index], index)
+  scored = jax.device_get(jax.jit(made.reward.score)({}, prompts, rollout))
+  return scored, [
+    (tokens[i], mask[i], {key: value[i] for key, value in extras.items()})
+    for i in index
+  ]
+
+
 # `tests/tasks/task_test.py` tests every task, without a problem.
 @pytest.mark.parametrize("name", tiny.each(SINGLE_TURN, fast=("sort",)))
 def test_task_scores_are_those_of_the_twin(name):
   made = _task_problem(name)
   task = tasks.make_task(name)
-  tokens, mask, extras = strings.make_strings(task, num_rows=200, seed=1)
-  # Row b answers prompt index[b]: extras are per prompt, scores per row.
-  index = np.random.default_rng(0).permutation(200)
-  prompts = Prompts(
-    tokens=np.zeros((200, 1), np.int32),
-    mask=np.ones((200, 1), bool),
-    ids=np.arange(200, dtype=np.int32),
-    extras=extras,
-  )
-  rollout = tiny.rollout_of(tokens[index], mask[index], index)
-  scored = jax.device_get(jax.jit(made.reward.score)({}, prompts, rollout))
-  for row, source in enumerate(index):
-    wanted = task.verify_numpy(
-      tokens[source],
-      mask[source],
-      {key: value[source] for key, value in extras.items()},
-    )
+  scored, asked = _judged(made, task, 200)
+  for row, arguments in enumerate(asked):
+    wanted = task.verify_numpy(*arguments)
     assert scored.rewards[row] == wanted["accuracy"]
     assert scored.correct[row] == (wanted["accuracy"] == 1)
     for key, value in wanted.items():
@@ -228,23 +233,9 @@ def test_steps_are_scored_where_the_task_judges_them():
   made = problem_lib.make_problem(config_lib.resolve(config))
   assert made.provides == {"step_rewards", "prefix_utility"}
   task = tasks.make_task("add", **options)
-  tokens, mask, extras = strings.make_strings(task, num_rows=50, seed=1)
-  # Row b answers prompt index[b].
-  index = np.random.default_rng(0).permutation(50).astype(np.int32)
-  prompts = Prompts(
-    tokens=np.zeros((50, 1), np.int32),
-    mask=np.ones((50, 1), bool),
-    ids=np.arange(50, dtype=np.int32),
-    extras=extras,
-  )
-  rollout = tiny.rollout_of(tokens[index], mask[index], index)
-  scored = jax.device_get(jax.jit(made.reward.score)({}, prompts, rollout))
-  for row, source in enumerate(index):
-    steps, step_mask = task.step_scores_numpy(
-      tokens[source],
-      mask[source],
-      {key: value[source] for key, value in extras.items()},
-    )
+  scored, asked = _judged(made, task, 50)
+  for row, arguments in enumerate(asked):
+    steps, step_mask = task.step_scores_numpy(*arguments)
     np.testing.assert_array_equal(scored.step_rewards[row], steps)
     np.testing.assert_array_equal(scored.step_mask[row], step_mask)
   assert scored.step_rewards.any()

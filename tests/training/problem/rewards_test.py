@@ -286,11 +286,7 @@ def test_steps_are_placed_at_the_tokens_that_end_them():
 
 def _small(config, algorithm="grpo"):
   config.algorithm = config_lib.algorithm_config(algorithm, kl_coef=0.0)
-  config.model.width = 16
-  config.model.num_layers = 1
-  config.model.num_heads = 2
-  config.model.num_kv_heads = 1
-  config.model.mlp_width = 32
+  tiny_config.shrink(config.model)
   config.sampling.max_new_tokens = 8
   config.rl.steps = 3
   config.rl.num_prompts = 4

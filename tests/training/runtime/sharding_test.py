@@ -95,14 +95,17 @@ def _model(**fields):
   return architecture.TransformerConfig(**sizes | fields)
 
 
-def _specs(policy):
-  """Path -> partition of every parameter."""
-  params = jax.eval_shape(policy.init, jax.random.key(0))
-  places = sharding.of_params(abstract_mesh(2, 2, 2, 2), params)
+def _by_path(places):
   return {
     jax.tree_util.keystr(path, simple=True, separator="/"): place.spec
     for path, place in jax.tree_util.tree_leaves_with_path(places)
   }
+
+
+def _specs(policy):
+  """Path -> partition of every parameter."""
+  params = jax.eval_shape(policy.init, jax.random.key(0))
+  return _by_path(sharding.of_params(abstract_mesh(2, 2, 2, 2), params))
 
 
 def test_parameters_are_split_as_the_table_says():
@@ -244,12 +247,7 @@ def test_moments_lie_where_their_parameters_do(name, num_moments):
   state = jax.eval_shape(lambda: tiny.make_state(parts))
   places = sharding.of_state(abstract_mesh(2, 2, 2, 2), state)
   assert jax.tree.structure(places) == jax.tree.structure(state)
-  found = {
-    jax.tree_util.keystr(path, simple=True, separator="/"): place.spec
-    for path, place in jax.tree_util.tree_leaves_with_path(
-      places.models["policy"].opt_state
-    )
-  }
+  found = _by_path(places.models["policy"].opt_state)
   moments = [
     spec
     for path, spec in found.items()
@@ -272,12 +270,7 @@ def test_a_critic_lies_where_the_policy_does():
   theirs = places.params["policy"]["trained"]
   for name, mine in critic["trunk"].items():
     assert mine == theirs[name]
-  found = {
-    jax.tree_util.keystr(path, simple=True, separator="/"): place.spec
-    for path, place in jax.tree_util.tree_leaves_with_path(
-      places.models["critic"].opt_state
-    )
-  }
+  found = _by_path(places.models["critic"].opt_state)
   moments = [
     spec
     for path, spec in found.items()
