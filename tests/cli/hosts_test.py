@@ -24,6 +24,7 @@ from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints, hosts, lock, log
 from tests.cli import hosts_config
 from tests.experiments import command
+from tests.training import resume_test
 from tests.training.phases import schedules_test
 
 pytestmark = pytest.mark.slow
@@ -112,11 +113,6 @@ def everything(workdir: pathlib.Path) -> dict[str, bytes]:
   for name in (log.METRICS, log.SAMPLES):
     result[name] = (workdir / name).read_bytes()
   return result
-
-
-def assert_same(actual: dict, expected: dict) -> None:
-  assert actual.keys() == expected.keys()
-  assert [k for k in expected if actual[k] != expected[k]] == []
 
 
 def assert_close(actual: list[dict], expected: list[dict]) -> None:
@@ -326,7 +322,7 @@ def test_a_run_that_loses_processes_continues_to_the_same_bytes(
   finished = succeed(disturbed, 2, "sessions")
   (step,) = re.findall(r"continuing after step (\d+)", finished.out[0])
   assert int(stopped) < int(step) < hosts_config.SESSION_STEPS
-  assert_same(everything(disturbed), everything(episodes.workdir))
+  resume_test.assert_same(everything(disturbed), everything(episodes.workdir))
 
 
 def test_a_process_that_is_started_twice_ends_the_run_and_hangs_nobody(

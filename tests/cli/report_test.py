@@ -4,7 +4,8 @@ import json
 import math
 
 from grpo_jax.cli import report
-from grpo_jax.training.evaluation import evaluation, scores
+from grpo_jax.training.evaluation import scores
+from tests.training.evaluation import scores_test
 
 AFTER = {
   "eval/accuracy": 0.25,
@@ -14,12 +15,8 @@ AFTER = {
 
 
 def completion(**fields):
-  defaults = {
-    **{"prompt": "1 + 1 =", "text": "2", "answer": "2", "reward": 1.0},
-    **{"correct": True, "valid": True, "num_tokens": 2, "components": {}},
-    "terminated": True,
-  }
-  return evaluation.Completion(**defaults | fields)
+  defaults = {"prompt": "1 + 1 =", "text": "2", "reward": 1.0, "correct": True}
+  return scores_test._row(**defaults | fields)
 
 
 def test_both_accuracies_and_their_intervals_over_all_prompts():

@@ -9,9 +9,9 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training.runtime import checkpoints, log
+from grpo_jax.training.runtime import log
 from tests.experiments import command
-from tests.training import images_config, pictures
+from tests.training import images_config, pictures, resume_test
 
 CONFIG = command.ROOT / "tests/training/images_config.py"
 # A model from scratch, and checkpoints of families with towers.
@@ -35,22 +35,6 @@ def arrays(workdir, step):
     jax.tree_util.keystr(path): np.asarray(leaf)
     for path, leaf in jax.tree_util.tree_leaves_with_path(found)
   }
-
-
-def everything(workdir):
-  """All that a finished run leaves and that no clock has a part in."""
-  store = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
-  assert store.latest_step() == images_config.STEPS
-  extra = store.extra()
-  store.close()
-  del extra["log"][log.TIMINGS]
-  found = {
-    name: leaf.tobytes()
-    for name, leaf in arrays(workdir, images_config.STEPS).items()
-  }
-  for name in (log.METRICS, log.SAMPLES, "config.json"):
-    found[name] = (workdir / name).read_bytes()
-  return found | {"extra": extra}
 
 
 def killed_after(step, process, workdir):
@@ -96,6 +80,4 @@ def test_a_run_that_is_killed_ends_with_the_bytes_of_one_that_is_not(
     out, err = process.communicate()
   assert process.returncode == 0, err
   assert "continuing after step" in out
-  one, other = everything(broken), everything(whole)
-  assert one.keys() == other.keys()
-  assert [name for name in other if one[name] != other[name]] == []
+  resume_test.assert_same(*map(resume_test.everything, (broken, whole)))

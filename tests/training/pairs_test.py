@@ -13,23 +13,13 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
 from grpo_jax.training.phases import executors
 from tests.training import tiny
+from tests.training.problem import records_test
 
 ROWS = [
   {"prompt": f"{a} + {b} =", "chosen": f"{a + b}", "rejected": f"it is {a}"}
   for a in range(4)
   for b in range(1, 4)
 ]
-
-
-class Letters:
-  """A tokenizer whose tokens are characters."""
-
-  pad_id, end_ids = 0, (1,)
-
-  def encode(self, text):
-    return [ord(letter) for letter in text]
-
-  context_ids = encode
 
 
 def stream(tmp_path, records=ROWS, **changes):
@@ -45,7 +35,7 @@ def stream(tmp_path, records=ROWS, **changes):
   }
   return pipeline.pair_stream(
     sources.JsonlSource(path, "pairs"),
-    Encoder(Letters()),
+    Encoder(records_test.Letters()),
     **{**options, **changes},
   )
 
@@ -84,7 +74,7 @@ def test_records_without_a_pair_are_refused(tmp_path):
   path = tmp_path / "data.jsonl"
   path.write_text('{"prompt": "a", "completion": "b"}')
   with pytest.raises(ValueError, match=r"needs config.data.format='pairs'"):
-    Encoder(Letters()).pair(sources.JsonlSource(path)[0])
+    Encoder(records_test.Letters()).pair(sources.JsonlSource(path)[0])
 
 
 def test_processes_together_make_the_batch_of_one(tmp_path):

@@ -15,6 +15,7 @@ from grpo_jax.training import loop
 from grpo_jax.training.runtime import log
 from tests.experiments import command
 from tests.rewards.workers import verifiers_process_test
+from tests.training import resume_test
 from tests.training.phases import served, served_config
 
 pytestmark = pytest.mark.slow
@@ -33,15 +34,6 @@ def rewards_of(workdir):
 def train(*arguments):
   config = f"--config={command.ROOT / 'tests/training/phases/served_config.py'}"
   return command.start("train", config, *arguments)
-
-
-def below(pid):
-  """Processes below one, by number."""
-  found = []
-  for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-    for child in map(int, task.read_text().split()):
-      found += [child, *below(child)]
-  return found
 
 
 def wait_for(condition, seconds=120):
@@ -66,7 +58,7 @@ def test_one_turn_is_learnt_and_a_killed_run_ends_as_one_that_was_not(tmp_path):
   process = train(f"--workdir={killed}")
   metrics = killed / log.METRICS
   wait_for(lambda: metrics.exists() and len(read(killed)) >= 7)
-  children = below(process.pid)
+  children = resume_test.below(process.pid)
   assert children
   process.kill()
   process.communicate()
@@ -180,7 +172,7 @@ def test_a_process_that_is_killed_in_a_step_costs_that_step(tmp_path):
   process = train(f"--workdir={tmp_path}", "--config.rl.steps=8")
   metrics = tmp_path / log.METRICS
   wait_for(lambda: metrics.exists() and read(tmp_path))
-  for child in below(process.pid):
+  for child in resume_test.below(process.pid):
     with_it = pathlib.Path(f"/proc/{child}/cmdline")
     if with_it.exists() and b"verifiers_worker" in with_it.read_bytes():
       os.kill(child, signal.SIGKILL)

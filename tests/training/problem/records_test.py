@@ -21,6 +21,8 @@ MATH = {
 class Letters:
   """A tokenizer whose tokens are characters."""
 
+  pad_id, end_ids = 0, (1,)
+
   def encode(self, text):
     return [ord(letter) for letter in text]
 
