@@ -1,6 +1,5 @@
 """Mistakes of a user: found before any work, named, and nothing is touched."""
 
-import hashlib
 import json
 import pathlib
 
@@ -11,6 +10,7 @@ from grpo_jax.configs import jsonl
 from grpo_jax.training import loop
 from grpo_jax.training.runtime import checkpoints, log
 from tests.experiments import tiny_config
+from tests.training.runtime import checkpoints_test
 
 SAMPLE = pathlib.Path(__file__).parent.parent / "data/gsm8k_sample/train.jsonl"
 
@@ -29,13 +29,7 @@ def text(**changes):
   return tiny_config.change(config, changes)
 
 
-def digest(directory: pathlib.Path) -> dict[str, str]:
-  return {
-    str(path.relative_to(directory)): (
-      hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-    )
-    for path in sorted(directory.rglob("*"))
-  }
+digest = checkpoints_test.digest
 
 
 @pytest.mark.parametrize(

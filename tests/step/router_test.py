@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.algorithms import objective
-from grpo_jax.step import step, update
+from grpo_jax.step import step
 from grpo_jax.training import loop
 from tests.experiments import tiny_config
 from tests.training import tiny
@@ -46,17 +46,12 @@ def _with_biases(state, biases):
   return state.with_params(policy=policy)
 
 
-def _gradient(phase, state, batch):
-  function = functools.partial(update.gradient, phase.update, phase.losses[0])
-  return jax.device_get(jax.jit(function)(state.params, batch, True))
-
-
 def test_balance_and_metrics_do_not_depend_on_micro_batches():
   fields = {"balance_coef": 0.5}
   phase = make_phase(fields)
   state, batch = _prepared(phase)
-  whole, metrics = _gradient(phase, state, batch)
-  without, _ = _gradient(make_phase(), state, batch)
+  whole, metrics = tiny.gradient(phase, state, batch, True)
+  without, _ = tiny.gradient(make_phase(), state, batch, True)
   router = whole["policy"]["layers"]["mlp"]["router"]["kernel"]
   plain = without["policy"]["layers"]["mlp"]["router"]["kernel"]
   assert np.abs(router - plain).max() > 1e-3
@@ -65,7 +60,7 @@ def test_balance_and_metrics_do_not_depend_on_micro_batches():
   np.testing.assert_allclose(
     again.anchor.router_load, batch.anchor.router_load, rtol=1e-6
   )
-  gradient, values = _gradient(phase, other, again)
+  gradient, values = tiny.gradient(phase, other, again, True)
   chex.assert_trees_all_close(gradient, whole, rtol=1e-5, atol=1e-7)
   assert values.keys() == metrics.keys()
   for key in metrics:
@@ -79,7 +74,7 @@ def test_balance_is_the_loss_of_the_whole_batch():
   phase = make_phase({"balance_coef": 0.5}, micro_batch_size=4)
   state, batch = _prepared(phase)
   assert batch.anchor.routing is None
-  _, metrics = _gradient(phase, state, batch)
+  _, metrics = tiny.gradient(phase, state, batch, True)
   _, aux = jax.jit(phase.policy.hidden)(
     state.params["policy"],
     batch.prompts.tokens,

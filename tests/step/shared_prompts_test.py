@@ -57,11 +57,6 @@ def _prepared(phase):
   return state, batch
 
 
-def _gradient(phase, state, batch):
-  function = functools.partial(update.gradient, phase.update, phase.losses[0])
-  return jax.device_get(jax.jit(function)(state.params, batch, False))
-
-
 def _assert_equal(got, want, tolerance=1e-10):
   assert max(np.abs(x).max() for x in jax.tree.leaves(want[0])) > 1e-3
   chex.assert_trees_all_close(got, want, rtol=tolerance, atol=tolerance)
@@ -87,11 +82,11 @@ def test_gradients_are_those_of_rows_in_one_piece(name, plans):
     whole = make(group_size=1, micro_batch_size=16)
     assert not whole.plan.shares_prompts
     state, batch = _prepared(whole)
-    want = _gradient(whole, state, batch)
+    want = tiny.gradient(whole, state, batch)
     for micro, lengths in plans:
       phase = make(micro_batch_size=micro, lengths=lengths)
       assert phase.plan.shares_prompts
-      _assert_equal(_gradient(phase, state, batch), want)
+      _assert_equal(tiny.gradient(phase, state, batch), want)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +102,7 @@ def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
   assert phase.plan.shares_prompts
   state = tiny.drawn_state(phase)
   batch = tiny.prepared(phase, state, tiny.ragged_batch(phase), 1)
-  _, metrics = _gradient(phase, state, batch)
+  _, metrics = tiny.gradient(phase, state, batch)
   assert metrics["ratio/max_deviation"].value == 0.0
   # To round-off, it is what rows in one piece give.
   phase = dataclasses.replace(

@@ -13,7 +13,7 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
 from grpo_jax.ops import aggregation, selection, surrogates
-from grpo_jax.step import step, update
+from grpo_jax.step import step
 from grpo_jax.training.runtime import checkpoints
 from grpo_jax.types import Algorithm, Scored, row_arrays, set_fields
 from tests.training import tiny
@@ -25,11 +25,6 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 _fused = functools.partial(tiny.fused, donate_argnums=0)
-
-
-def _gradient(phase, state, batch, is_first):
-  function = functools.partial(update.gradient, phase.update, phase.losses[0])
-  return jax.device_get(jax.jit(function)(state.params, batch, is_first))
 
 
 # Of every algorithm, on arrays: `tests/algorithms/contract_test.py`.
@@ -48,11 +43,11 @@ def test_gradients_do_not_depend_on_micro_batches(name):
   # Groups have four rows; some objectives need them whole.
   coupled = algorithms.get_algorithm(name).couples_group
   state, batch = tiny.off_policy(phase_of(16))
-  whole, metrics = _gradient(phase_of(16), state, batch, False)
+  whole, metrics = tiny.gradient(phase_of(16), state, batch)
   assert max(np.abs(x).max() for x in jax.tree.leaves(whole)) > 1e-3
   for size, lengths in ((4 if coupled else 1, ()), (4, (1, 2))):
     phase = phase_of(size, lengths)
-    gradient, other = _gradient(phase, state, batch, False)
+    gradient, other = tiny.gradient(phase, state, batch)
     chex.assert_trees_all_close(gradient, whole, rtol=1e-5, atol=1e-7)
     assert other.keys() == metrics.keys()
     for key in metrics:
@@ -73,8 +68,8 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32():
   # 64 times the rows at 1/64 of the weight, exact in binary. In bfloat16 the
   # sum of 64 equal terms is a percent off.
   many = set_fields(batch, rows)
-  once, _ = _gradient(phase, state, batch, False)
-  often, _ = _gradient(phase, state, many, False)
+  once, _ = tiny.gradient(phase, state, batch)
+  often, _ = tiny.gradient(phase, state, many)
   for name, leaf in often["policy"].items():
     assert leaf.dtype == jnp.float32
     scale = abs(leaf).max()
@@ -122,7 +117,7 @@ def test_anchor_pass_has_the_bits_of_the_update(micro):
   phase = tiny.make_phase(micro_batch_size=micro, num_epochs=2)
   state = tiny.make_state(phase)
   batch = tiny.prepared(phase, state, tiny.ragged_batch(phase), 1)
-  _, metrics = _gradient(phase, state, batch, False)
+  _, metrics = tiny.gradient(phase, state, batch)
   assert metrics["ratio/max_deviation"].value == 0.0
   # And it is needed: after an update the ratio is off 1 and tokens clip.
   state, metrics = tiny.updated(phase, state, batch, 0)

@@ -13,7 +13,7 @@ from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.ops import returns
 from grpo_jax.rollout import compaction
-from grpo_jax.step import models, step, update
+from grpo_jax.step import models, step
 from grpo_jax.types import Compaction, Sampler, set_fields
 from tests.rollout import toy
 from tests.training import tiny, turns_test
@@ -190,11 +190,7 @@ def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
   key = jax.random.key(0)
   prepared = step.prepare(state, batch, key, phase=phase)
 
-  def gradient(phase):
-    function = functools.partial(update.gradient, phase.update, phase.losses[0])
-    return jax.jit(function)(state.params, prepared, False)
-
-  whole, metrics = gradient(phase)
+  whole, metrics = tiny.gradient(phase, state, prepared)
   # A long row weighs as much as it has tokens.
   weight = objective.term_weights(phase.algorithm, phase.config, prepared)
   if name == "ppo":
@@ -203,7 +199,8 @@ def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
     plan = dataclasses.replace(
       phase.plan, micro_batch_size=size, lengths=lengths
     )
-    found, other = gradient(dataclasses.replace(phase, plan=plan))
+    packed = dataclasses.replace(phase, plan=plan)
+    found, other = tiny.gradient(packed, state, prepared)
     chex.assert_trees_all_close(found, whole, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(other["loss"], metrics["loss"], 1e-4, 1e-6)
 

@@ -19,7 +19,7 @@ from grpo_jax.models.policies import from_logits
 from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import phase as phase_lib
-from grpo_jax.step import models
+from grpo_jax.step import models, update
 from grpo_jax.step import step as step_lib
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.step import Phase
@@ -326,8 +326,16 @@ def prepared(phase: Phase, state: TrainState, batch: TrainBatch, seed: int):
 
 def updated(phase: Phase, state: TrainState, batch: TrainBatch, seed: int):
   """The state after the update by a prepared batch, and its metrics."""
-  update = jax.jit(functools.partial(step_lib.update, phase=phase))
-  return update(state, batch, jax.random.key(seed))
+  advance = jax.jit(functools.partial(step_lib.update, phase=phase))
+  return advance(state, batch, jax.random.key(seed))
+
+
+def gradient(
+  phase: Phase, state: TrainState, batch: TrainBatch, is_first=False
+):
+  """The gradient of the first loss of a phase, and its metrics."""
+  function = functools.partial(update.gradient, phase.update, phase.losses[0])
+  return jax.device_get(jax.jit(function)(state.params, batch, is_first))
 
 
 def state_at(step, phase_step, key, **fields):

@@ -23,6 +23,7 @@ from grpo_jax.training.runtime import log as log_lib
 from tests import fake_gcs
 from tests.experiments import command, tiny_config
 from tests.training import resume_test
+from tests.training.runtime import log_test
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +103,7 @@ def test_folders_of_programs_that_know_disks_only_are_published(
   assert not folder.parent.exists()
 
 
-def write_steps(log, first: int, last: int) -> None:
-  for step in range(first, last + 1):
-    log.write(step, "rl", {"loss": 1 / step, "time/step_s": 0.5})
-    log.write_samples(step, [{"text": f"ü{step}"}])
+write_steps = log_test.write_steps
 
 
 def test_resumed_log_in_a_bucket_has_the_bytes_of_a_local_one(bucket, tmp_path):
