@@ -10,13 +10,14 @@ table allows.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import pathlib
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_jax.settings import environment as environment_lib
-from grpo_jax.settings.phase import SPO
+from grpo_jax.settings.phase import EPOCHS, SPO
 
 if TYPE_CHECKING:
   from grpo_jax.types import Algorithm
@@ -58,24 +59,37 @@ class Feature(NamedTuple):
   shown: Callable[[Setup], str]
 
 
-def _phase_setting(field: str) -> Callable[[Setup], str]:
-  return lambda s: f"config.{s.name}.{field}={getattr(s.phase, field)!r}"
+def _set(path: str, is_on: Callable[[Any], Any] = bool) -> Feature:
+  """Makes the feature of a setting of the config, phase or objective.
+
+  Args:
+    path: Path of the setting from a `Setup`, such as "phase.staleness".
+    is_on: Function that tells whether a value has the feature.
+  """
+  read = operator.attrgetter(path)
+  root, _, field = path.partition(".")
+
+  def shown(setup: Setup) -> str:
+    group = {"phase": f"config.{setup.name}", "objective": "config.algorithm"}
+    value = read(setup)
+    value = dict(value) if isinstance(value, Mapping) else value
+    return f"{group.get(root, root)}.{field}={value!r}"
+
+  return Feature(lambda setup: bool(is_on(read(setup))), shown)
 
 
-def _option(field: str) -> Callable[[Setup], str]:
-  return lambda s: f"config.algorithm.{field}={getattr(s.objective, field)!r}"
+def _is_set(value: Any) -> bool:
+  return value is not None
+
+
+def _shown(path: str) -> Callable[[Setup], str]:
+  return _set(path).shown
 
 
 def _environment(setup: Setup) -> str:
   if setup.problem.host_environment is not None:
     return f"config.data.environment={setup.config.data.environment!r}"
   return f"the environment of the task {setup.config.data.name!r}"
-
-
-def _rounding(setup: Setup) -> str:
-  return (
-    f"config.sampling.weights_dtype={setup.config.sampling.weights_dtype!r}"
-  )
 
 
 def _uncorrected(setup: Setup) -> bool:
@@ -95,7 +109,7 @@ def _uncorrected(setup: Setup) -> bool:
 
 def _no_correction(setup: Setup) -> str:
   if setup.objective.off_policy_threshold > 0:
-    option = _option("off_policy_threshold")(setup)
+    option = _shown("objective.off_policy_threshold")(setup)
     return f"{option} alone, which weighs no completion that it keeps,"
   return f"algorithm {setup.algorithm.name!r} without a correction"
 
@@ -135,10 +149,7 @@ def _filters(setup: Setup) -> bool:
 
 
 FEATURES = {
-  "lanes": Feature(
-    lambda s: s.config.sampling.lanes is not None,
-    lambda s: f"config.sampling.lanes={s.config.sampling.lanes}",
-  ),
+  "lanes": _set("config.sampling.lanes", _is_set),
   "environment": Feature(
     lambda s: bool(s.problem.environment or s.problem.host_environment),
     _environment,
@@ -155,35 +166,17 @@ FEATURES = {
   "compaction": Feature(
     lambda s: s.problem.compaction is not None, _compaction
   ),
-  "rounds": Feature(
-    lambda s: s.phase.max_rounds > 1, _phase_setting("max_rounds")
-  ),
-  "recycled surplus": Feature(
-    lambda s: s.phase.recycle_surplus, _phase_setting("recycle_surplus")
-  ),
-  "replay": Feature(
-    lambda s: s.phase.replay_size > 0, _phase_setting("replay_size")
-  ),
-  "staleness": Feature(
-    lambda s: s.phase.staleness > 0, _phase_setting("staleness")
-  ),
-  "partial rollouts": Feature(
-    lambda s: s.phase.partial_len is not None, _phase_setting("partial_len")
-  ),
+  "rounds": _set("phase.max_rounds", lambda x: x > 1),
+  "recycled surplus": _set("phase.recycle_surplus"),
+  "replay": _set("phase.replay_size"),
+  "staleness": _set("phase.staleness"),
+  "partial rollouts": _set("phase.partial_len", _is_set),
   "guards": Feature(lambda s: s.config.guards.on, lambda s: "config.guards"),
-  "empty rows count": Feature(
-    lambda s: s.objective.count_empty, _option("count_empty")
-  ),
-  "schedule": Feature(
-    lambda s: s.phase.schedule.chooses,
-    lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",
-  ),
-  "past completions": Feature(
-    lambda s: s.phase.schedule.name == SPO,
-    lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",
-  ),
+  "empty rows count": _set("objective.count_empty"),
+  "schedule": _set("phase.schedule.name", lambda x: x != EPOCHS),
+  "past completions": _set("phase.schedule.name", lambda x: x == SPO),
   GIVEN_PAIRS: Feature(
-    lambda s: s.phase.of_kind.num_given == 2, _phase_setting("kind")
+    lambda s: s.phase.of_kind.num_given == 2, _shown("phase.kind")
   ),
   "images": Feature(
     lambda s: s.problem.image_shapes is not None,
@@ -194,28 +187,15 @@ FEATURES = {
       " images,"
     ),
   ),
-  "prompts in chunks": Feature(
-    lambda s: s.config.model.prefill_chunk > 0,
-    lambda s: f"config.model.prefill_chunk={s.config.model.prefill_chunk}",
+  "prompts in chunks": _set("config.model.prefill_chunk"),
+  "single completions": _set("phase.group_size", lambda x: x == 1),
+  "dynamic sampling": _set("objective.dynamic_sampling"),
+  "no dynamic sampling": _set("objective.dynamic_sampling", operator.not_),
+  "scale of the group": _set(
+    "objective.advantage_scale", lambda x: x == "group"
   ),
-  "single completions": Feature(
-    lambda s: s.phase.group_size == 1, _phase_setting("group_size")
-  ),
-  "dynamic sampling": Feature(
-    lambda s: s.objective.dynamic_sampling, _option("dynamic_sampling")
-  ),
-  "no dynamic sampling": Feature(
-    lambda s: not s.objective.dynamic_sampling, _option("dynamic_sampling")
-  ),
-  "scale of the group": Feature(
-    lambda s: s.objective.advantage_scale == "group", _option("advantage_scale")
-  ),
-  "max_live_groups": Feature(
-    lambda s: s.objective.max_live_groups > 0, _option("max_live_groups")
-  ),
-  "overlong_cache": Feature(
-    lambda s: s.objective.overlong_cache > 0, _option("overlong_cache")
-  ),
+  "max_live_groups": _set("objective.max_live_groups"),
+  "overlong_cache": _set("objective.overlong_cache"),
   "cut contexts that stand alone": Feature(
     lambda s: (
       "final_value" in s.required
@@ -240,29 +220,18 @@ FEATURES = {
     lambda s: s.algorithm.whole_completions,
     lambda s: f"algorithm {s.algorithm.name!r}, which reads whole completions",
   ),
-  "text in the graph": Feature(
-    lambda s: s.config.rewards.in_graph,
-    lambda s: f"config.rewards.in_graph={s.config.rewards.in_graph}",
-  ),
-  "steps of a text": Feature(
-    lambda s: bool(s.config.rewards.steps),
-    lambda s: f"config.rewards.steps={s.config.rewards.steps!r}",
-  ),
-  "weights that change": Feature(
-    lambda s: bool(s.config.rewards.schedules),
-    lambda s: f"config.rewards.schedules={dict(s.config.rewards.schedules)}",
-  ),
+  "text in the graph": _set("config.rewards.in_graph"),
+  "steps of a text": _set("config.rewards.steps"),
+  "weights that change": _set("config.rewards.schedules"),
   "options of whole completions": Feature(
-    lambda s: bool(_joint_option(s)), lambda s: _option(_joint_option(s))(s)
+    lambda s: bool(_joint_option(s)),
+    lambda s: _shown(f"objective.{_joint_option(s)}")(s),
   ),
   "no correction": Feature(_uncorrected, _no_correction),
   "sampling mask": Feature(
-    lambda s: "kept_ids" in s.required, _option("keep_sampling_mask")
+    lambda s: "kept_ids" in s.required, _shown("objective.keep_sampling_mask")
   ),
-  "no top_k": Feature(
-    lambda s: s.config.sampling.top_k is None,
-    lambda s: "config.sampling.top_k=None",
-  ),
+  "no top_k": _set("config.sampling.top_k", lambda x: x is None),
   "filters without a record": Feature(
     lambda s: _filters(s) and "kept_ids" not in s.required,
     lambda s: (
@@ -276,13 +245,11 @@ FEATURES = {
   ),
   "teachers of domains": Feature(
     lambda s: s.phase.has_teachers_of_domains,
-    _phase_setting("reference_workdirs"),
+    _shown("phase.reference_workdirs"),
   ),
   "limits by domain": Feature(
     lambda s: bool(s.problem.limits),
-    lambda s: (
-      f"config.sampling.domain_limits={dict(s.config.sampling.domain_limits)}"
-    ),
+    _shown("config.sampling.domain_limits"),
   ),
   "prompts without domains": Feature(
     lambda s: "domain" not in s.problem.provides,
@@ -290,27 +257,18 @@ FEATURES = {
   ),
   "reward model": Feature(
     lambda s: bool(s.problem.reward.by_models),
-    lambda s: f"config.rewards.functions={s.config.rewards.functions}",
+    _shown("config.rewards.functions"),
   ),
   "pairs ranked by a model": Feature(
     lambda s: s.config.reward_model.ranks(s.phase),
-    lambda s: (
-      f"config.reward_model.ranked_by={s.config.reward_model.ranked_by!r}"
-    ),
+    _shown("config.reward_model.ranked_by"),
   ),
-  "old completions": Feature(
-    lambda s: s.config.reward_model.history_share > 0,
-    lambda s: (
-      f"config.reward_model.history_share={s.config.reward_model.history_share}"
-    ),
-  ),
+  "old completions": _set("config.reward_model.history_share"),
   "forced answers": Feature(
     lambda s: "prefix_utility" in s.required,
     lambda s: f"algorithm {s.algorithm.name!r}, which forces answers",
   ),
-  "opponents": Feature(
-    lambda s: bool(s.phase.opponents), _phase_setting("opponents")
-  ),
+  "opponents": _set("phase.opponents"),
   "single player": Feature(
     lambda s: not _seats(s),
     lambda s: f"config.data.name={s.config.data.name!r}, for one player,",
@@ -319,23 +277,17 @@ FEATURES = {
     lambda s: _seats(s),
     lambda s: f"the task {s.config.data.name!r}, which has several players",
   ),
-  "rounded kernels": Feature(
-    lambda s: s.config.sampling.weights_dtype != "model", _rounding
+  "rounded kernels": _set(
+    "config.sampling.weights_dtype", lambda x: x != "model"
   ),
   "rounding to be corrected": Feature(
     lambda s: (
       s.config.sampling.weights_dtype != "model" and "policy" in s.phase.trains
     ),
-    _rounding,
+    _shown("config.sampling.weights_dtype"),
   ),
-  "quantized base": Feature(
-    lambda s: s.config.model.quantization != "none",
-    lambda s: f"config.model.quantization={s.config.model.quantization!r}",
-  ),
-  "mixed inputs": Feature(
-    lambda s: bool(s.config.sampling.mix_rate),
-    lambda s: f"config.sampling.mix_rate={s.config.sampling.mix_rate}",
-  ),
+  "quantized base": _set("config.model.quantization", lambda x: x != "none"),
+  "mixed inputs": _set("config.sampling.mix_rate"),
   "correction": Feature(
     lambda s: s.phase.correction.corrects,
     lambda s: (
@@ -354,10 +306,10 @@ FEATURES = {
   ),
   "verifiers on the host": Feature(
     lambda s: s.problem.reward.asks_host,
-    lambda s: f"config.rewards.functions={s.config.rewards.functions}",
+    _shown("config.rewards.functions"),
   ),
   "kept routing": Feature(
-    lambda s: "routing" in s.required, _option("keep_routing")
+    lambda s: "routing" in s.required, _shown("objective.keep_routing")
   ),
   "canaries with a KL": Feature(
     lambda s: (
@@ -365,7 +317,7 @@ FEATURES = {
       and s.config.guards.canary_every > 0
       and s.config.guards.canary_max_kl > 0
     ),
-    lambda s: f"config.guards.canary_max_kl={s.config.guards.canary_max_kl}",
+    _shown("config.guards.canary_max_kl"),
   ),
 }
 
