@@ -11,6 +11,7 @@ MAX_INT = 2**31 - 1
 MIN_FLOAT, MAX_FLOAT = 1e-37, 3e38
 # Squares of larger rewards, summed over a batch, could be infinite in float32.
 MAX_REWARD = 1e15
+_RANGE = "range"  # Name of the range in the metadata of a field.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Range:
     until = "less than" if self.below else "at most"
     return f"at least {self.low} and {until} {self.high}"
 
+  def field(self, default: Any) -> Any:
+    """Makes a field of a dataclass with this range, for `check`."""
+    return dataclasses.field(default=default, metadata={_RANGE: self})
+
 
 COUNT = Range(0, MAX_INT)
 SIZE = Range(1, MAX_INT)
@@ -46,20 +51,20 @@ SHARE = Range(0, 1)
 DECAY = Range(0, 1, below=True)
 
 
-def check(config: Any, where: str, **fields: Range) -> None:
+def check(config: Any, where: str) -> None:
   """Raises ValueError unless each field is in its range, or is an allowed None.
 
   Args:
-    config: The object that has the fields.
+    config: The object of a dataclass, with fields made by `Range.field`.
     where: The config's name in messages, such as "config.eval".
-    **fields: Name -> range.
   """
-  for name, allowed in fields.items():
-    value = getattr(config, name)
-    if value is not None and value not in allowed:
-      # The default of a dataclass's field is an attribute of the class.
-      suffix = ", or None" if getattr(type(config), name, 0) is None else ""
-      raise ValueError(f"{where}.{name}={value} must be {allowed}{suffix}.")
+  for field in dataclasses.fields(config):
+    value, allowed = getattr(config, field.name), field.metadata.get(_RANGE)
+    if allowed and value is not None and value not in allowed:
+      suffix = ", or None" if field.default is None else ""
+      raise ValueError(
+        f"{where}.{field.name}={value} must be {allowed}{suffix}."
+      )
 
 
 def counted(count: int, noun: str) -> str:

@@ -157,7 +157,7 @@ class RunConfig:
     allow_unpublished: Whether a run may start with such settings.
   """
 
-  seed: int = 0
+  seed: int = ranges.COUNT.field(0)
   start_workdir: str = ""
   phases: tuple[str, ...] = ("sft", "rl")
   sections: Mapping[str, PhaseConfig] = dataclasses.field(
@@ -190,14 +190,12 @@ class RunConfig:
   hosts: HostsConfig = dataclasses.field(default_factory=HostsConfig)
   mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
   profile_steps: tuple[int, ...] = ()
-  required_accuracy: float | None = None
+  required_accuracy: float | None = ranges.SHARE.field(None)
   unpublished: tuple[str, ...] = ()
   allow_unpublished: bool = False
 
   def __post_init__(self):
-    ranges.check(
-      self, "config", seed=ranges.COUNT, required_accuracy=ranges.SHARE
-    )
+    ranges.check(self, "config")
     if not self.phases:
       raise ValueError("config.phases is empty; name at least one, as 'rl'.")
     for name in self.phases:

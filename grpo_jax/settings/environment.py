@@ -60,13 +60,13 @@ class CompactionConfig(groups.Switched):
 
   switch: ClassVar[str] = "context_len"
 
-  context_len: int | None = None
-  reserve: int | None = None
-  every: int = 0
-  keep_turns: int = 2
-  max_compactions: int = 3
-  max_summary_len: int = 512
-  max_prompt_len: int | None = None
+  context_len: int | None = ranges.SLOTS.field(None)
+  reserve: int | None = ranges.SLOTS.field(None)
+  every: int = ranges.COUNT.field(0)
+  keep_turns: int = ranges.Range(0, 2**10).field(2)
+  max_compactions: int = ranges.Range(1, 2**10).field(3)
+  max_summary_len: int = ranges.Range(2, 2**20).field(512)
+  max_prompt_len: int | None = ranges.SLOTS.field(None)
   instruction: tuple[str, ...] = (_INSTRUCTION,)
   ends: tuple[str, ...] = ()
   resume: tuple[str, ...] = ()
@@ -75,17 +75,7 @@ class CompactionConfig(groups.Switched):
 
   def __post_init__(self):
     where = "config.environment.compaction"
-    ranges.check(
-      self,
-      where,
-      context_len=ranges.SLOTS,
-      reserve=ranges.SLOTS,
-      every=ranges.COUNT,
-      keep_turns=ranges.Range(0, 2**10),
-      max_compactions=ranges.Range(1, 2**10),
-      max_summary_len=ranges.Range(2, 2**20),
-      max_prompt_len=ranges.SLOTS,
-    )
+    ranges.check(self, where)
     if len(self.instruction) not in (1, 3):
       raise ValueError(
         f"{where}.instruction={self.instruction} are {len(self.instruction)}"
@@ -135,28 +125,21 @@ class EnvironmentConfig:
   such an environment, the sizes must be set.
   """
 
-  max_turns: int | None = None
-  max_action_len: int | None = None
-  max_observation_len: int | None = None
+  max_turns: int | None = ranges.SLOTS.field(None)
+  max_action_len: int | None = ranges.SLOTS.field(None)
+  max_observation_len: int | None = ranges.SLOTS.field(None)
   action_ends: tuple[str, ...] = ()
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  concurrency: int = 16
+  concurrency: int = ranges.Range(1, 2**16).field(16)
   compaction: CompactionConfig = dataclasses.field(
     default_factory=CompactionConfig
   )
 
   def __post_init__(self):
-    names = ("max_turns", "max_action_len", "max_observation_len")
-    ranges.check(
-      self,
-      "config.environment",
-      concurrency=ranges.Range(1, 2**16),
-      **dict.fromkeys(names, ranges.SLOTS),
-    )
+    ranges.check(self, "config.environment")
 
 
 SERVICE = "service"
-_PENALTY = ranges.Range(0.0, 1e6)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,10 +172,10 @@ class InterceptorConfig(groups.Switched):
   judge: str = ""
   dummy: tuple[str, ...] = ("information not available",)
   abort: bool = False
-  penalty: float = 0.0
+  penalty: float = ranges.Range(0.0, 1e6).field(0.0)
 
   def __post_init__(self):
-    ranges.check(self, "config.interceptor", penalty=_PENALTY)
+    ranges.check(self, "config.interceptor")
     if len(self.dummy) not in (1, 3):
       raise ValueError(
         f"config.interceptor.dummy={self.dummy} are {len(self.dummy)} texts;"
@@ -266,16 +249,11 @@ class ServedConfig:
 
   calls: str = ""
   python: str = ""
-  num_rows: int | None = None
-  pause_s: float = 0.005
+  num_rows: int | None = ranges.ROWS.field(None)
+  pause_s: float = ranges.Range(1e-4, 60.0).field(0.005)
 
   def __post_init__(self):
-    ranges.check(
-      self,
-      "config.served",
-      num_rows=ranges.ROWS,
-      pause_s=ranges.Range(1e-4, 60.0),
-    )
+    ranges.check(self, "config.served")
     if self.calls:
       from grpo_jax.rewards.agents import call_formats
 

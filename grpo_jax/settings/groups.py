@@ -105,19 +105,12 @@ class ImageData:
   image_folder: str = ""
   image_processor: str = ""
   image_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  max_images: int | None = None
-  max_patches: int | None = None
-  image_workers: int = 2
+  max_images: int | None = ranges.SIZE.field(None)
+  max_patches: int | None = ranges.SLOTS.field(None)
+  image_workers: int = ranges.SIZE.field(2)
 
   def check_images(self) -> None:
     """Raises ValueError if these settings do not fit together."""
-    ranges.check(
-      self,
-      "config.data",
-      max_images=ranges.SIZE,
-      max_patches=ranges.SLOTS,
-      image_workers=ranges.SIZE,
-    )
     if not self.images:
       usual = ImageData()
       for name in _OF_IMAGES:
@@ -293,6 +286,7 @@ SECONDS = ranges.Range(1e-3, 1e6)
 MAX_TIMEOUT_S = 200  # Less than JAX's own limit of a heartbeat.
 # Logits are divided by the temperature, and must stay finite.
 TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
+_SOME = ranges.Range(ranges.MIN_FLOAT, 1)  # A share above 0.
 # Formats of a frozen model: its own dtype; all of it in bfloat16; or the
 # kernels of its layers in 8 bits, and the rest in bfloat16.
 TRACKERS = ("tensorboard", "wandb", "trackio")
@@ -444,11 +438,11 @@ class DataConfig(ImageData):
   chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   system: str = ""
   end_tokens: tuple[str, ...] = ()
-  max_prompt_len: int | None = None
-  drop_tag_probability: float = 0.0
-  rejected_share: float = 0.0
+  max_prompt_len: int | None = ranges.SLOTS.field(None)
+  drop_tag_probability: float = ranges.SHARE.field(0.0)
+  rejected_share: float = ranges.SHARE.field(0.0)
   quarantine: str = ""
-  num_threads: int = 1
+  num_threads: int = ranges.Range(0, 64).field(1)
   environment: str = ""
 
   def __post_init__(self):
@@ -535,14 +529,7 @@ class DataConfig(ImageData):
           f" {self.shown_task} makes its own of ids; leave it as it is, or set"
           " config.data.source."
         )
-    ranges.check(
-      self,
-      "config.data",
-      max_prompt_len=ranges.SLOTS,
-      drop_tag_probability=ranges.SHARE,
-      rejected_share=ranges.SHARE,
-      num_threads=ranges.Range(0, 64),
-    )
+    ranges.check(self, "config.data")
 
   @property
   def is_made_of_ids(self) -> bool:
@@ -605,21 +592,22 @@ class SamplingConfig:
       may be mixed.
   """
 
-  max_new_tokens: int | None = None
+  max_new_tokens: int | None = ranges.SLOTS.field(None)
   temperature: float = 1.0
   domain_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  top_k: int | None = None
-  top_p: float | None = None
-  min_p: float | None = None
-  lanes: int | None = None
-  num_cache_sizes: int = 4
+  top_k: int | None = ranges.SIZE.field(None)
+  top_p: float | None = _SOME.field(None)
+  min_p: float | None = _SOME.field(None)
+  lanes: int | None = ranges.ROWS.field(None)
+  num_cache_sizes: int = ranges.Range(1, 16).field(4)
   weights_dtype: str = "model"
   uncorrected: bool = False
-  mix_rate: float = 0.0
-  mix_top_k: int = 2
+  mix_rate: float = ranges.SHARE.field(0.0)
+  mix_top_k: int = ranges.Range(2, ranges.MAX_INT).field(2)
   mix_anchor: str = "argmax"
   mix_neighbours: str = "nearest"
-  mix_min_entropy: float = 0.0
+  # The log of 2³¹ tokens is 21.5.
+  mix_min_entropy: float = ranges.Range(0, 22).field(0.0)
   mix_until: str = "</think>"
 
   def __post_init__(self):
@@ -629,20 +617,7 @@ class SamplingConfig:
         f" {TEMPERATURE}: training needs samples. Evaluation is greedy by"
         " itself."
       )
-    share = ranges.Range(ranges.MIN_FLOAT, 1)
-    ranges.check(
-      self,
-      "config.sampling",
-      max_new_tokens=ranges.SLOTS,
-      top_k=ranges.SIZE,
-      top_p=share,
-      min_p=share,
-      lanes=ranges.ROWS,
-      num_cache_sizes=ranges.Range(1, 16),
-      mix_rate=ranges.SHARE,
-      mix_top_k=ranges.Range(2, ranges.MAX_INT),
-      mix_min_entropy=ranges.Range(0, 22),  # The log of 2³¹ tokens is 21.5.
-    )
+    ranges.check(self, "config.sampling")
     one_of("sampling.weights_dtype", self.weights_dtype, SAMPLED_DTYPES)
     one_of("sampling.mix_anchor", self.mix_anchor, MIX_ANCHORS)
     one_of("sampling.mix_neighbours", self.mix_neighbours, MIX_NEIGHBOURS)
@@ -697,19 +672,13 @@ class EvalConfig:
       after the phase.
   """
 
-  num_prompts: int = 256
-  batch_size: int = 256
+  num_prompts: int = ranges.ROWS.field(256)
+  batch_size: int = ranges.ROWS.field(256)
   temperature: float = 0.0
-  every: int = 0
+  every: int = ranges.COUNT.field(0)
 
   def __post_init__(self):
-    ranges.check(
-      self,
-      "config.eval",
-      num_prompts=ranges.ROWS,
-      batch_size=ranges.ROWS,
-      every=ranges.COUNT,
-    )
+    ranges.check(self, "config.eval")
     if self.temperature and self.temperature not in TEMPERATURE:
       raise ValueError(
         f"config.eval.temperature={self.temperature} must be 0, for the most"
@@ -726,13 +695,11 @@ class CheckpointConfig:
     keep: Number of the latest checkpoints that are kept.
   """
 
-  every: int = 0
-  keep: int = 2
+  every: int = ranges.COUNT.field(0)
+  keep: int = ranges.SIZE.field(2)
 
   def __post_init__(self):
-    ranges.check(
-      self, "config.checkpoint", every=ranges.COUNT, keep=ranges.SIZE
-    )
+    ranges.check(self, "config.checkpoint")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -766,12 +733,12 @@ class LogConfig:
   name: str = ""
   group: str = ""
   tags: tuple[str, ...] = ()
-  samples_every: int = 20
-  num_samples: int = 4
-  traces_every: int = 20
-  trace_groups: int = 4
+  samples_every: int = ranges.COUNT.field(20)
+  num_samples: int = ranges.COUNT.field(4)
+  traces_every: int = ranges.COUNT.field(20)
+  trace_groups: int = ranges.COUNT.field(4)
   trace_prompts: tuple[str, ...] = ()
-  traces_max_mib: int = 64
+  traces_max_mib: int = ranges.SIZE.field(64)
   curves: bool = True
 
   def __post_init__(self):
@@ -781,15 +748,7 @@ class LogConfig:
         f"config.log.trackers={self.trackers!r}; needs some of"
         f" {', '.join(map(repr, TRACKERS))}."
       )
-    ranges.check(
-      self,
-      "config.log",
-      samples_every=ranges.COUNT,
-      num_samples=ranges.COUNT,
-      traces_every=ranges.COUNT,
-      trace_groups=ranges.COUNT,
-      traces_max_mib=ranges.SIZE,
-    )
+    ranges.check(self, "config.log")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -803,11 +762,11 @@ class HostsConfig:
       compilation, evaluation or save.
   """
 
-  timeout_s: float = 60.0
-  stall_s: float = 3600.0
+  timeout_s: float = SECONDS.field(60.0)
+  stall_s: float = SECONDS.field(3600.0)
 
   def __post_init__(self):
-    ranges.check(self, "config.hosts", timeout_s=SECONDS, stall_s=SECONDS)
+    ranges.check(self, "config.hosts")
     if self.timeout_s > MAX_TIMEOUT_S:
       raise ValueError(
         f"config.hosts.timeout_s={self.timeout_s} must be at most"

@@ -98,16 +98,14 @@ class ModelConfig(architecture.Architecture):
   checkpoint: str = ""
   revision: str = ""
   adapter_checkpoint: str = ""
-  lora_rank: int = 0
-  lora_alpha: float = 32.0
+  lora_rank: int = ranges.Range(0, LORA_RANKS.high).field(0)
+  lora_alpha: float = ranges.POSITIVE.field(32.0)
   lora_modules: tuple[str, ...] = ()
   quantization: str = "none"
 
   def __post_init__(self):
     super().__post_init__()
-    ranges.check(self, "config.model", lora_alpha=ranges.POSITIVE)
-    if self.lora_rank:
-      ranges.check(self, "config.model", lora_rank=LORA_RANKS)
+    ranges.check(self, "config.model")
     if self.revision and not self.checkpoint:
       raise ValueError(
         f"config.model.revision={self.revision!r} is of a checkpoint on the"
@@ -234,11 +232,10 @@ class MeshConfig:
     expert: Devices over which experts are split; it must divide their number.
   """
 
-  data: int | None = None
-  fsdp: int = 1
-  tensor: int = 1
-  expert: int = 1
+  data: int | None = ranges.SIZE.field(None)
+  fsdp: int = ranges.SIZE.field(1)
+  tensor: int = ranges.SIZE.field(1)
+  expert: int = ranges.SIZE.field(1)
 
   def __post_init__(self):
-    names = ("data", "fsdp", "tensor", "expert")
-    ranges.check(self, "config.mesh", **dict.fromkeys(names, ranges.SIZE))
+    ranges.check(self, "config.mesh")

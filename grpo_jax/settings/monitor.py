@@ -56,34 +56,21 @@ class GuardsConfig:
 
   lint: str = "warn"
   on: bool = False
-  min_distinct_prompts: int | None = None
-  influence_cap: float = 0.05
-  influence_window: int = 20
-  repeat_cap: int = 8
-  repeat_window: int = 1000
-  canary_every: int = 20
-  canary_prompts: int = 256
+  min_distinct_prompts: int | None = ranges.COUNT.field(None)
+  influence_cap: float = ranges.SHARE.field(0.05)
+  influence_window: int = _WINDOW.field(20)
+  repeat_cap: int = ranges.COUNT.field(8)
+  repeat_window: int = _WINDOW.field(1000)
+  canary_every: int = ranges.COUNT.field(20)
+  canary_prompts: int = ranges.ROWS.field(256)
   canaries: tuple[str, ...] = ("correct",)
-  canary_fall: float = 0.05
-  canary_sigmas: float = 3.0
-  canary_max_kl: float = 0.5
+  canary_fall: float = ranges.SHARE.field(0.05)
+  canary_sigmas: float = ranges.NOT_NEGATIVE.field(3.0)
+  canary_max_kl: float = ranges.NOT_NEGATIVE.field(0.5)
 
   def __post_init__(self):
     one_of("guards.lint", self.lint, ("off", "warn", "refuse"))
-    ranges.check(
-      self,
-      "config.guards",
-      min_distinct_prompts=ranges.COUNT,
-      influence_cap=ranges.SHARE,
-      influence_window=_WINDOW,
-      repeat_cap=ranges.COUNT,
-      repeat_window=_WINDOW,
-      canary_every=ranges.COUNT,
-      canary_prompts=ranges.ROWS,
-      canary_fall=ranges.SHARE,
-      canary_sigmas=ranges.NOT_NEGATIVE,
-      canary_max_kl=ranges.NOT_NEGATIVE,
-    )
+    ranges.check(self, "config.guards")
 
   def of_phase(self, phase: PhaseConfig) -> guards_lib.InfluenceBounds | None:
     """The guards inside the steps of a phase; None if they are off.

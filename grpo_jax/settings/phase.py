@@ -89,18 +89,18 @@ class ScheduleConfig(groups.Switched):
   values: ClassVar[tuple[str, ...]] = NAMES
 
   name: str = EPOCHS
-  pool: int | None = None
-  uniform_share: float = 0.1
-  decay: float = 0.9
-  start_share: float = 0.2
-  pace_steps: int = 100
+  pool: int | None = ranges.ROWS.field(None)
+  uniform_share: float = ranges.SHARE.field(0.1)
+  decay: float = ranges.SHARE.field(0.9)
+  start_share: float = ranges.SHARE.field(0.2)
+  pace_steps: int = ranges.SIZE.field(100)
   clusters: str = ""
-  drawn_clusters: int = 4
-  window: int = 32
-  rate: float = 0.3
-  tolerance: float = 0.17
+  drawn_clusters: int = ranges.ROWS.field(4)
+  window: int = ranges.ROWS.field(32)
+  rate: float = ranges.SHARE.field(0.3)
+  tolerance: float = ranges.SHARE.field(0.17)
   samples: str = ""
-  memory_low: float = 0.875
+  memory_low: float = ranges.Range(0, 0.96).field(0.875)
 
   @classmethod
   def read_with(cls, value: Any) -> tuple[str, ...]:
@@ -124,20 +124,7 @@ class ScheduleConfig(groups.Switched):
       where: Name of the group, such as "config.rl.schedule".
     """
     one_of(f"{where[7:]}.name", self.name, NAMES)
-    ranges.check(
-      self,
-      where,
-      pool=ranges.ROWS,
-      uniform_share=ranges.SHARE,
-      decay=ranges.SHARE,
-      start_share=ranges.SHARE,
-      pace_steps=ranges.SIZE,
-      drawn_clusters=ranges.ROWS,
-      window=ranges.ROWS,
-      rate=ranges.SHARE,
-      tolerance=ranges.SHARE,
-      memory_low=ranges.Range(0, 0.96),
-    )
+    ranges.check(self, where)
     if self.name != ADS:
       return
     if not self.clusters:
@@ -180,15 +167,15 @@ class CorrectionConfig:
     train_injected: Whether injected tokens are trained, as in the paper.
   """
 
-  p_cue: float = 0.0
-  p_answer: float = 0.0
-  p_reference: float = 0.0
+  p_cue: float = ranges.SHARE.field(0.0)
+  p_answer: float = ranges.SHARE.field(0.0)
+  p_reference: float = ranges.SHARE.field(0.0)
   cue: str = " Wait! Something is wrong here."
   sentence: str = (
     " After verification, the correct answer is \\boxed{{answer}}."
   )
-  max_new_tokens: int = 256
-  max_prompt_len: int = 256
+  max_new_tokens: int = ranges.SLOTS.field(256)
+  max_prompt_len: int = ranges.SLOTS.field(256)
   train_injected: bool = False
 
   @property
@@ -198,15 +185,7 @@ class CorrectionConfig:
 
   def check(self, where: str) -> None:
     """Raises ValueError if a setting is out of range."""
-    ranges.check(
-      self,
-      where,
-      p_cue=ranges.SHARE,
-      p_answer=ranges.SHARE,
-      p_reference=ranges.SHARE,
-      max_new_tokens=ranges.SLOTS,
-      max_prompt_len=ranges.SLOTS,
-    )
+    ranges.check(self, where)
     total = self.p_cue + self.p_answer + self.p_reference
     if total > 1 + 1e-9:
       raise ValueError(
@@ -252,15 +231,15 @@ class OptimizerConfig:
   """
 
   name: str = "adamw"
-  learning_rate: float = 1e-4
+  learning_rate: float = ranges.POSITIVE.field(1e-4)
   schedule: str = "constant"
-  warmup_steps: int = 0
-  final_fraction: float = 0.0
-  b1: float = 0.9
-  b2: float = 0.99
-  eps: float = 1e-8
-  weight_decay: float = 0.0
-  clip_norm: float = 1.0
+  warmup_steps: int = ranges.COUNT.field(0)
+  final_fraction: float = ranges.SHARE.field(0.0)
+  b1: float = ranges.DECAY.field(0.9)
+  b2: float = ranges.DECAY.field(0.99)
+  eps: float = ranges.POSITIVE.field(1e-8)
+  weight_decay: float = ranges.NOT_NEGATIVE.field(0.0)
+  clip_norm: float = ranges.POSITIVE.field(1.0)
   stochastic_rounding: bool = False
 
   def __post_init__(self):
@@ -269,18 +248,7 @@ class OptimizerConfig:
 
   def check(self, where: str) -> None:
     """Raises ValueError if a number is out of range."""
-    ranges.check(
-      self,
-      where,
-      learning_rate=ranges.POSITIVE,
-      warmup_steps=ranges.COUNT,
-      final_fraction=ranges.SHARE,
-      b1=ranges.DECAY,
-      b2=ranges.DECAY,
-      eps=ranges.POSITIVE,
-      weight_decay=ranges.NOT_NEGATIVE,
-      clip_norm=ranges.POSITIVE,
-    )
+    ranges.check(self, where)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +267,7 @@ class KeepConfig:
       such as ("language=0.9",).
   """
 
-  most: int = 1
+  most: int = ranges.SIZE.field(1)
   order: str = "shortest"
   distinct: str = "answer"
   least: tuple[str, ...] = ()
@@ -324,7 +292,7 @@ class KeepConfig:
 
   def check(self, where: str) -> None:
     """Raises ValueError if a setting is out of range."""
-    ranges.check(self, where, most=ranges.SIZE)
+    ranges.check(self, where)
     one_of(f"{where[7:]}.order", self.order, DEMONSTRATION_ORDERS)
     one_of(f"{where[7:]}.distinct", self.distinct, DISTINCT)
     try:
@@ -370,13 +338,13 @@ class PhaseConfig(groups.Switched):
   values: ClassVar[tuple[str, ...]] = tuple(kinds.KINDS)
 
   kind: str
-  steps: int = 100
-  num_prompts: int = 32
+  steps: int = ranges.COUNT.field(100)
+  num_prompts: int = ranges.ROWS.field(32)
   domains: tuple[str, ...] = ()
-  max_prompt_len: int | None = None
+  max_prompt_len: int | None = ranges.SLOTS.field(None)
   micro_batch_size: int | None = None
-  num_lengths: int = 4
-  logits_chunk_mib: int | None = None
+  num_lengths: int = _UNROLLED.field(4)
+  logits_chunk_mib: int | None = ranges.SIZE.field(None)
   reset_policy: bool = False
 
   num_epochs = 1
@@ -443,19 +411,7 @@ class PhaseConfig(groups.Switched):
 
   def check(self, name: str) -> None:
     """Raises ValueError with the equation of sizes if they do not fit."""
-    ranges.check(
-      self,
-      f"config.{name}",
-      steps=ranges.COUNT,
-      num_prompts=ranges.ROWS,
-      group_size=ranges.ROWS,
-      max_rounds=_UNROLLED,
-      max_prompt_len=ranges.SLOTS,
-      num_epochs=_UNROLLED,
-      num_minibatches=ranges.ROWS,
-      num_lengths=_UNROLLED,
-      logits_chunk_mib=ranges.SIZE,
-    )
+    ranges.check(self, f"config.{name}")
     total = self.max_rounds * self.num_rows
     if total not in ranges.ROWS:
       raise ValueError(
@@ -497,8 +453,8 @@ class UpdateConfig(PhaseConfig):
     reset_optimizer: Whether the phase starts with a fresh optimizer state.
   """
 
-  num_epochs: int = 1
-  num_minibatches: int = 1
+  num_epochs: int = _UNROLLED.field(1)
+  num_minibatches: int = ranges.ROWS.field(1)
   reset_optimizer: bool = True
 
 
@@ -513,13 +469,12 @@ class PolicyUpdateConfig(UpdateConfig):
     optimizer: The optimizer of this phase.
   """
 
-  ema_decay: float | None = None
+  ema_decay: float | None = ranges.DECAY.field(None)
   optimizer: OptimizerConfig = OptimizerConfig()
 
   def check(self, name: str) -> None:
     """Raises ValueError if a setting is out of range."""
     super().check(name)
-    ranges.check(self, f"config.{name}", ema_decay=ranges.DECAY)
     self.optimizer.check(f"config.{name}.optimizer")
 
 
@@ -584,15 +539,14 @@ class SampledConfig(PhaseConfig):
       policy reads their tokens. Empty: "self".
   """
 
-  group_size: int = 8
-  temperature: float | None = None
+  group_size: int = ranges.ROWS.field(8)
+  temperature: float | None = groups.TEMPERATURE.field(None)
   schedule: ScheduleConfig = ScheduleConfig()
   opponents: tuple[str, ...] = ()
 
   def check(self, name: str) -> None:
     """Raises ValueError if a setting is out of range."""
     super().check(name)
-    ranges.check(self, f"config.{name}", temperature=groups.TEMPERATURE)
     self.schedule.check(f"config.{name}.schedule", self.num_prompts)
 
 
@@ -653,20 +607,14 @@ class RewardedConfig(SampledConfig, UpdateConfig):
   """
 
   reward_weights: tuple[float, ...] = ()
-  max_rounds: int = 1
+  max_rounds: int = _UNROLLED.field(1)
   when_short: str = "fewer"
-  staleness: int = 0
-  partial_len: int | None = None
+  staleness: int = ranges.Range(0, 1024).field(0)
+  partial_len: int | None = ranges.SLOTS.field(None)
 
   def check(self, name: str) -> None:
     """Raises ValueError if a setting does not fit the others."""
     super().check(name)
-    ranges.check(
-      self,
-      f"config.{name}",
-      staleness=ranges.Range(0, 1024),
-      partial_len=ranges.SLOTS,
-    )
     if self.partial_len is not None and not self.staleness:
       raise ValueError(
         f"config.{name}.partial_len={self.partial_len} lets completions go on"
@@ -688,8 +636,8 @@ class ValueConfig(RewardedConfig, ReferenceConfig):
   """A phase that trains the critic alone."""
 
   kind: str = "value"
-  steps: int = 50
-  group_size: int = 1
+  steps: int = ranges.COUNT.field(50)
+  group_size: int = ranges.ROWS.field(1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -714,7 +662,7 @@ class RlConfig(RewardedConfig, PolicyUpdateConfig, ReferenceConfig):
 
   kind: str = "rl"
   recycle_surplus: bool = False
-  replay_size: int = 0
+  replay_size: int = ranges.Range(0, ranges.ROWS.high).field(0)
   correction: CorrectionConfig = CorrectionConfig()
   transforms: tuple[str, ...] = ()
   transform_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -722,8 +670,6 @@ class RlConfig(RewardedConfig, PolicyUpdateConfig, ReferenceConfig):
   def check(self, name: str) -> None:
     """Raises ValueError if a setting does not fit the others."""
     super().check(name)
-    replayed = ranges.Range(0, ranges.ROWS.high)
-    ranges.check(self, f"config.{name}", replay_size=replayed)
     if self.recycle_surplus and self.max_rounds == 1:
       raise ValueError(
         f"config.{name}.recycle_surplus=True is about what rounds have beyond a"
@@ -754,12 +700,11 @@ class SupervisedConfig(PolicyUpdateConfig):
 
   kind: str = "supervised"
   demonstrations: tuple[str, ...] = ()
-  num_records: int | None = None
+  num_records: int | None = ranges.ROWS.field(None)
 
   def check(self, name: str) -> None:
-    """Raises ValueError if a setting is out of range."""
+    """Raises ValueError if a setting does not fit the others."""
     super().check(name)
-    ranges.check(self, f"config.{name}", num_records=ranges.ROWS)
     reads_own = not self.demonstrations or OWN in self.demonstrations
     if self.num_records is not None and not reads_own:
       raise ValueError(
@@ -838,12 +783,12 @@ class CriticConfig:
 
   trunk: str = "own"
   freeze: tuple[str, ...] = ()
-  num_updates: int = 1
+  num_updates: int = _UPDATES.field(1)
   optimizer: OptimizerConfig = OptimizerConfig()
 
   def __post_init__(self):
     one_of("critic.trunk", self.trunk, CRITIC_TRUNKS)
-    ranges.check(self, "config.critic", num_updates=_UPDATES)
+    ranges.check(self, "config.critic")
     self.optimizer.check("config.critic.optimizer")
 
 
@@ -886,11 +831,12 @@ class RewardModelConfig:
   step_ends: tuple[str, ...] = ()
   of_steps: str = "min"
   freeze: tuple[str, ...] = ()
-  num_updates: int = 1
-  margin: float = 0.0
-  center_coef: float = 0.0  # 0.01 in arXiv:2312.09244.
-  history_share: float = 0.0
-  history_size: int = 1024
+  num_updates: int = _UPDATES.field(1)
+  margin: float = ranges.NOT_NEGATIVE.field(0.0)
+  # 0.01 in arXiv:2312.09244.
+  center_coef: float = ranges.NOT_NEGATIVE.field(0.0)
+  history_share: float = ranges.SHARE.field(0.0)
+  history_size: int = ranges.ROWS.field(1024)
   optimizer: OptimizerConfig = OptimizerConfig()
 
   def __post_init__(self):
@@ -900,15 +846,7 @@ class RewardModelConfig:
         f"config.reward_model.step_ends={self.step_ends}: every token ends with"
         " an empty text; name texts such as ';'."
       )
-    ranges.check(
-      self,
-      "config.reward_model",
-      num_updates=_UPDATES,
-      margin=ranges.NOT_NEGATIVE,
-      center_coef=ranges.NOT_NEGATIVE,
-      history_share=ranges.SHARE,
-      history_size=ranges.ROWS,
-    )
+    ranges.check(self, "config.reward_model")
     self.optimizer.check("config.reward_model.optimizer")
 
   @property

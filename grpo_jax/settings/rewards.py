@@ -41,21 +41,14 @@ class ServiceConfig:
 
   url: str = ""
   key_variable: str = "JUDGE_API_KEY"
-  timeout_s: float = 60.0
-  max_tries: int = 5
-  max_calls: int = 100_000
-  max_in_flight: int = 16
+  timeout_s: float = groups.SECONDS.field(60.0)
+  max_tries: int = _TRIES.field(5)
+  max_calls: int = ranges.SIZE.field(100_000)
+  max_in_flight: int = _AT_ONCE.field(16)
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    ranges.check(
-      self,
-      "config.judge.service",
-      timeout_s=groups.SECONDS,
-      max_tries=_TRIES,
-      max_calls=ranges.SIZE,
-      max_in_flight=_AT_ONCE,
-    )
+    ranges.check(self, "config.judge.service")
     if self.url:
       from grpo_jax.rewards.workers import judge_service  # Starts processes.
 
@@ -106,19 +99,13 @@ class JudgeConfig(groups.Switched):
   )
   marker: str = ""
   template: str = "{rubric}"
-  max_prompt_len: int | None = None
-  max_new_tokens: int = 8
-  batch_size: int | None = None
+  max_prompt_len: int | None = ranges.SLOTS.field(None)
+  max_new_tokens: int = ranges.SLOTS.field(8)
+  batch_size: int | None = ranges.ROWS.field(None)
   service: ServiceConfig = ServiceConfig()
 
   def __post_init__(self):
-    ranges.check(
-      self,
-      "config.judge",
-      max_prompt_len=ranges.SLOTS,
-      max_new_tokens=ranges.SLOTS,
-      batch_size=ranges.ROWS,
-    )
+    ranges.check(self, "config.judge")
     if not self.rubric:
       return
     from grpo_jax.rewards import rubrics
@@ -219,12 +206,12 @@ class RewardsConfig:
   sandbox: str = "bwrap"
   correct: str = ""
   consistent: str = ""
-  row_timeout_s: float = 10.0
-  step_timeout_s: float = 120.0
-  num_workers: int = 2
-  max_unscored: float = 0.5
+  row_timeout_s: float = groups.SECONDS.field(10.0)
+  step_timeout_s: float = groups.SECONDS.field(120.0)
+  num_workers: int = _WORKERS.field(2)
+  max_unscored: float = ranges.SHARE.field(0.5)
   variables: tuple[str, ...] = ()
-  worker_memory_gib: float = 4.0
+  worker_memory_gib: float = ranges.NOT_NEGATIVE.field(4.0)
 
   def __post_init__(self):
     if len(self.functions) != len(self.weights) or not self.functions:
@@ -274,15 +261,7 @@ class RewardsConfig:
           f"config.rewards.domains: {name!r} got {domains!r}; needs"
           " names or numbers of domains, such as ('algebra', 'geometry')."
         )
-    ranges.check(
-      self,
-      "config.rewards",
-      row_timeout_s=groups.SECONDS,
-      step_timeout_s=groups.SECONDS,
-      num_workers=_WORKERS,
-      max_unscored=ranges.SHARE,
-      worker_memory_gib=ranges.NOT_NEGATIVE,
-    )
+    ranges.check(self, "config.rewards")
     if (self.correct or self.functions[0]) in (REWARD_MODEL, JUDGE):
       raise ValueError(
         f"config.rewards.functions={self.functions}: what is right is not for"
