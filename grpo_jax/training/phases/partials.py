@@ -31,6 +31,7 @@ def make(
     pad_id,
     record_kept="kept_ids" in required,
   )
+  assert phase.partial_len is not None
   length = min(phase.partial_len, num_slots)
   # If every completion ends before the bound, none ever gets more tokens.
   is_bounded = length * (phase.staleness + 1) < num_slots
