@@ -387,7 +387,7 @@ def write_evaluation(
   scored = np.array([row.valid for row in completions])
   lost = None
   if run.rewards is not None:
-    lost = np.array([_nan(x) for x in run.rewards], np.float32) - reward
+    lost = np.array(run.rewards, np.float32) - reward  # None is NaN.
     lost = np.where(np.isnan(lost), -np.inf, lost)
   run.rewards = [
     float(x) if valid else None for x, valid in zip(reward, scored, strict=True)
@@ -413,10 +413,6 @@ def write_evaluation(
     for number, rules in choices.items()
   ]
   _write(run, groups, step, 2 if at_start else 0)
-
-
-def _nan(x: float | None) -> float:
-  return np.nan if x is None else x
 
 
 def _write(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from grpo_jax.training.evaluation import evaluation, scores
 from grpo_jax.training.evaluation.evaluation import Completion
 from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import files
+from grpo_jax.training.runtime import files, traces
 
 HELD_OUT = "held_out"  # The name of the run's own prompts.
 _MACRO = "macro"  # The name of the means over several.
@@ -271,12 +270,8 @@ def _plain(row: Completion) -> dict:
     "answer": row.answer,
     "correct": row.correct,
     "valid": row.valid,
-    "reward": _number(row.reward),
-    "components": {k: _number(v) for k, v in row.components.items()},
+    "reward": traces.number(row.reward),
+    "components": {k: traces.number(v) for k, v in row.components.items()},
     "tokens": row.num_tokens,
     "terminated": row.terminated,
   }
-
-
-def _number(value: float) -> float | None:
-  return value if math.isfinite(value) else None

@@ -198,12 +198,8 @@ def band(
 
 def label(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
   """Writes the title and the names of both axes, except empty ones."""
-  if title:
-    axes.set_title(title)
-  if x:
-    axes.set_xlabel(x)
-  if y:
-    axes.set_ylabel(y)
+  names = {"title": title, "xlabel": x, "ylabel": y}
+  axes.set(**{key: text for key, text in names.items() if text})
 
 
 def spread(targets: npt.ArrayLike, gap: float) -> np.ndarray:  # [N]

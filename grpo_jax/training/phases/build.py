@@ -151,11 +151,7 @@ def groups(
 def inputs(fields: frozenset[str], required: frozenset[str], name: str) -> None:
   """Raises ValueError if an input that the algorithm reads is not provided."""
   for need in (
-    "step_rewards",
-    "turns",
-    "state_id",
-    "domain",
-    "expected",
+    *("step_rewards", "turns", "state_id", "domain", "expected"),
     "prefix_utility",
   ):
     if need in required and need not in fields:
@@ -528,37 +524,27 @@ class Models:
   def losses(self) -> tuple[update.Loss, ...]:
     """The losses, in the order in which they are taken for each minibatch."""
     losses: list[update.Loss] = []
+    objective = self.algorithm, self.objective
     if "policy" in self.phase.trains:
       reference = None
       if "ref_kl" in self.required:
         reference = self.references.head()
       losses.append(
         update.PolicyLoss(
-          *(self.policy, self.algorithm, self.objective, self.plan, reference),
+          *(self.policy, *objective, self.plan, reference),
           is_rounded=self.config.sampling.weights_dtype != "model",
         )
       )
     if (critic := self.critic()) is not None:
-      losses.append(
-        update.CriticLoss(
-          critic,
-          self.algorithm,
-          self.objective,
-          num_updates=self.config.critic.num_updates,
-        )
-      )
+      count = self.config.critic.num_updates
+      losses.append(update.CriticLoss(critic, *objective, num_updates=count))
     if "reward" in self.phase.trains:
       critic = self.reward_model()
       assert critic is not None
+      count = self.config.reward_model.num_updates
+      names = "reward", "reward_model/"
       losses.append(
-        update.CriticLoss(
-          critic,
-          self.algorithm,
-          self.objective,
-          model="reward",
-          prefix="reward_model/",
-          num_updates=self.config.reward_model.num_updates,
-        )
+        update.CriticLoss(critic, *objective, *names, num_updates=count)
       )
     return tuple(losses)
 
