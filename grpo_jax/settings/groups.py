@@ -471,15 +471,14 @@ class DataConfig(ImageData):
         " file or folder, or config.data.name, a name on the hub as"
         f" 'owner/name'; they are {self.train_path!r} and {self.name!r:.60}."
       )
-    if self.source == "jsonl" and not self.train_path:
+    lines = {
+      "jsonl": "one JSON object per line with a field 'prompt'",
+      "text": "a prompt on each line",
+    }
+    if self.source in lines and not self.train_path:
       raise ValueError(
-        "config.data.source='jsonl' needs config.data.train_path, a file with"
-        " one JSON object per line with a field 'prompt'."
-      )
-    if self.source == "text" and not self.train_path:
-      raise ValueError(
-        "config.data.source='text' needs config.data.train_path, a file with a"
-        " prompt on each line."
+        f"config.data.source={self.source!r} needs config.data.train_path, a"
+        f" file with {lines[self.source]}."
       )
     if self.source == "environment" and not self.environment:
       raise ValueError(

@@ -498,19 +498,17 @@ def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:
 def _on_host(state: TrainState) -> TrainState:
   """The state in the host's memory, except for its keys."""
   return jax.tree.map(
-    lambda x: x if _is_key(x) else np.asarray(jax.device_get(x)), state
+    lambda x: x if checkpoints.is_key(x) else np.asarray(jax.device_get(x)),
+    state,
   )
-
-
-def _is_key(x: Any) -> bool:
-  return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _stack(states: list[TrainState], split: NamedSharding) -> TrainState:
   """The states with a leading axis of runs, on the devices."""
   return jax.device_put(
     jax.tree.map(
-      lambda *x: jnp.stack(x) if _is_key(x[0]) else np.stack(x), *states
+      lambda *x: jnp.stack(x) if checkpoints.is_key(x[0]) else np.stack(x),
+      *states,
     ),
     split,
   )

@@ -582,9 +582,8 @@ class Checkpoints:
       return
     except (ValueError, OSError) as error:
       cause = _first_cause(error)
-      if os.strerror(errno.ENOSPC) in str(
-        error
-      ):  # It may be deep in the chain.
+      # It may be deep in the chain.
+      if os.strerror(errno.ENOSPC) in str(error):
         cause = "no space is left on the device"
     # Raised outside the handler, so that unfinished work of threads is freed
     # here, as in `_read`.
@@ -627,12 +626,13 @@ def _digest(*texts: str) -> str:
   return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
+  """Returns True if an array, or its shape, is of typed PRNG keys."""
   return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _data(leaf: Any) -> Any:
-  return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+  return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def _abstract_data(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -644,7 +644,7 @@ def _abstract_data(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _like(abstract: Any, data: jax.Array) -> jax.Array:
-  if not _is_key(abstract):
+  if not is_key(abstract):
     return data
   # `key_impl` takes arrays only, so an empty one stands for the shape.
   impl = jax.random.key_impl(jnp.empty((0,), abstract.dtype))

@@ -59,10 +59,8 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"out/kernel", P("tensor", None, None, _FSDP)),  # [C, R, K, D]
   (r"out/bias", P()),  # [D]
   (r"attention/sinks", P("tensor", None)),  # [C, R]
-  (
-    r"(query_heads|key_heads|query_up|kv_up)/kernel",
-    P(_FSDP, "tensor", None),
-  ),  # [N, H, K]
+  # [N, H, K]
+  (r"(query_heads|key_heads|query_up|kv_up)/kernel", P(_FSDP, "tensor", None)),
   (r"(query|kv)_down/kernel", P(_FSDP, None)),  # [D, N]
   (r"delta/(inputs|rates)/kernel", P(_FSDP, "tensor", None)),  # [D, G, M]
   (r"delta/taps", P("tensor", None, None)),  # [G, M, W]
@@ -83,19 +81,12 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"(router|shared_gate)/kernel", P(_FSDP, None)),  # [D, E] or [D, 1]
   (r"router/bias", P()),  # [E]
   (r"projection/kernel", P(_FSDP, "tensor")),  # [D, layers · w]
-  (
-    r"(query|key|value|((shared|input)_)?(gate|up))/a",
-    P(_FSDP, None),
-  ),  # [D, r]
-  (
-    r"(query_\w+|key_heads|kv_\w+|delta_inputs)/a",
-    P(_FSDP, None),
-  ),  # [D, r] or [N, r]
+  # [D, r] or [N, r]
+  (r"(query|key|value|((shared|input)_)?(gate|up))/a", P(_FSDP, None)),
+  (r"(query_\w+|key_heads|kv_\w+|delta_inputs)/a", P(_FSDP, None)),
   (r"delta_inputs/b", P(None, "tensor", None)),  # [r, G, M]
-  (
-    r"(query_heads|key_heads|query_up|kv_up)/b",
-    P(None, "tensor", None),
-  ),  # [r, H, K]
+  # [r, H, K]
+  (r"(query_heads|key_heads|query_up|kv_up)/b", P(None, "tensor", None)),
   (r"(query|kv)_down/b", P()),  # [r, N]
   (r"expert_(gate|up)/a", P("expert", "fsdp", None)),  # [E, D, r]
   (r"expert_(gate|up)/b", P("expert", None, "tensor")),  # [E, r, F]
@@ -115,10 +106,8 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"connector/kernel", P(None, _FSDP)),  # [merge² · D, D of the model]
   (r"(gate|up)/bias", P("tensor")),  # [F]
   (r"(patch|down|(\w+_)?norm)/bias", P()),  # [D]
-  (
-    r"((expert|layer)_)?scale|router_bias",
-    P(),
-  ),  # Norms and biases of routers are small.
+  # Norms and biases of routers are small.
+  (r"((expert|layer)_)?scale|router_bias", P()),
   (r"value_head/(kernel|bias)", P()),  # [D], []; small too.
   (r"scalars(/.+)?", P()),  # Scalars of an algorithm.
 )
