@@ -246,10 +246,6 @@ class OptimizerConfig:
     one_of("optimizer.name", self.name, ("adamw", "adafactor", "muon"))
     one_of("schedule", self.schedule, ("constant", "linear", "cosine"))
 
-  def check(self, where: str) -> None:
-    """Raises ValueError if a number is out of range."""
-    ranges.check(self, where)
-
 
 @dataclasses.dataclass(frozen=True)
 class KeepConfig:
@@ -475,7 +471,7 @@ class PolicyUpdateConfig(UpdateConfig):
   def check(self, name: str) -> None:
     """Raises ValueError if a setting is out of range."""
     super().check(name)
-    self.optimizer.check(f"config.{name}.optimizer")
+    ranges.check(self.optimizer, f"config.{name}.optimizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -789,7 +785,7 @@ class CriticConfig:
   def __post_init__(self):
     one_of("critic.trunk", self.trunk, CRITIC_TRUNKS)
     ranges.check(self, "config.critic")
-    self.optimizer.check("config.critic.optimizer")
+    ranges.check(self.optimizer, "config.critic.optimizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -847,7 +843,7 @@ class RewardModelConfig:
         " an empty text; name texts such as ';'."
       )
     ranges.check(self, "config.reward_model")
-    self.optimizer.check("config.reward_model.optimizer")
+    ranges.check(self.optimizer, "config.reward_model.optimizer")
 
   @property
   def of_pairs(self) -> dict[str, float]:
