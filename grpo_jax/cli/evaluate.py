@@ -59,14 +59,7 @@ _NUM_SAMPLES = flags.DEFINE_integer(
   "num_samples", 16, "Sampled completions per prompt.", 1
 )
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Of the samples.", 1e-6)
-_TOP_P = flags.DEFINE_float(
-  "top_p",
-  None,
-  "Samples are drawn from the most likely tokens that have this share of the"
-  " probability; by default from all.",
-  1e-6,
-  1.0,
-)
+_TOP_P = policies.define_top_p()
 _SEED = flags.DEFINE_integer("seed", 0, "Of the samples.", 0)
 _BATCH_SIZE = flags.DEFINE_integer(
   "batch_size", None, "Prompts per batch; by default as in the run.", 1

@@ -64,14 +64,7 @@ _NUM_SAMPLES = flags.DEFINE_integer(
   "num_samples", 1, "Completions of each prompt.", 1
 )
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0: greedy.", 0.0)
-_TOP_P = flags.DEFINE_float(
-  "top_p",
-  None,
-  "Tokens are drawn from the most likely ones that have this share of the"
-  " probability; by default from all.",
-  1e-6,
-  1.0,
-)
+_TOP_P = policies.define_top_p()
 _SEED = flags.DEFINE_integer("seed", 0, "Of the draws.", 0)
 _BATCH_SIZE = flags.DEFINE_integer(
   "batch_size", None, "Prompts at a time; by default config.eval.batch_size.", 1

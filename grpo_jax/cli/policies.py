@@ -96,3 +96,12 @@ def define_lengths() -> list[flags.FlagHolder[int | None]]:
   text = "Tokens; by default as in the run."
   names = "max_prompt_len", "max_new_tokens"
   return [flags.DEFINE_integer(name, None, text, 1) for name in names]
+
+
+def define_top_p() -> flags.FlagHolder[float | None]:
+  """Defines --top_p."""
+  text = (
+    "Tokens are drawn from the most likely ones that have this share of the"
+    " probability; by default from all."
+  )
+  return flags.DEFINE_float("top_p", None, text, 1e-6, 1.0)
