@@ -88,7 +88,10 @@ def test_options_of_a_record_come_first_and_a_system_message_is_its_own(text):
   assert shown(text, encoder.prompt(own)) == (
     "<pad>(think)system: Be brief.\nuser: Hi?\nassistant: "
   )
-  assert groups.DataConfig(template="chat", system="x").system == "x"
+  data = groups.DataConfig(
+    source="text", train_path="x", template="chat", system="x"
+  )
+  assert data.system == "x"
   with pytest.raises(ValueError, match=r"data.system='x' is a message, .*'cha"):
     groups.DataConfig(system="x")
 
