@@ -37,10 +37,15 @@ from typing import Any
 
 from absl import logging
 
+from grpo_jax import optional
 from grpo_jax.data import conversations
 from grpo_jax.data.conversations import Message
 from grpo_jax.data.encoder import Encoder
 
+_jinja2 = functools.partial(
+  *(optional.package, "jinja2", "hf", "a chat template"),
+  *("ext", "meta", "sandbox"),
+)
 MAX_SECONDS = 5.0
 MAX_SIZE = 2**22  # Characters, or entries.
 _MAX_BITS = 4096  # Bits of a whole number.
@@ -152,13 +157,13 @@ def _compiled(source: str) -> Any:
 def _inputs(source: str) -> set[str]:
   """Names of all that a template reads anywhere and does not set."""
   parsed = _environment().parse(source)
-  return _import_jinja2().meta.find_undeclared_variables(parsed)
+  return _jinja2().meta.find_undeclared_variables(parsed)
 
 
 @functools.cache
 def _environment() -> Any:
   """The Jinja environment, with transformers' tags, filters and functions."""
-  jinja2 = _import_jinja2()
+  jinja2 = _jinja2()
   nodes = jinja2.nodes
 
   class Generation(jinja2.ext.Extension):  # type: ignore[name-defined]
@@ -245,21 +250,6 @@ def _warn_of_date() -> None:
     " config.data.chat_options={'date_string': '26 Jul 2024'}, if it has such"
     " an option"
   )
-
-
-def _import_jinja2() -> Any:
-  """Imports the optional package that chat templates need."""
-  try:
-    import jinja2
-    import jinja2.ext
-    import jinja2.meta
-    import jinja2.sandbox
-  except ImportError as error:
-    raise ImportError(
-      "grpo_jax.data.chat: chat templates need the package 'jinja2';"
-      " install grpo_jax[hf]."
-    ) from error
-  return jinja2
 
 
 _MOST_TOKENS = 2**20  # Most tokens of a message; requests are smaller.

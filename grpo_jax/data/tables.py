@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpo_jax import optional
 from grpo_jax.data import formats, sources
 from grpo_jax.data.formats import Format, Record
 
@@ -104,13 +105,8 @@ class DatasetSource:
 
 def _opened(path: str, split: str, is_on_hub: bool, texts: set[str]) -> Any:
   """The rows of a split; of CSV, these fields are text."""
-  try:
-    import datasets
-  except ImportError as error:
-    raise ImportError(
-      "config.data.source='datasets' needs the package 'datasets'; install"
-      " grpo_jax[hf]."
-    ) from error
+  user = "config.data.source='datasets'"
+  datasets = optional.package("datasets", "hf", user)
   datasets.disable_progress_bars()
   try:
     if is_on_hub:

@@ -44,10 +44,12 @@ from typing import Any
 
 from etils import epath
 
+from grpo_jax import optional
 from grpo_jax.data import chat, observations
 from grpo_jax.data.observations import Observation
 from grpo_jax.data.sources import Source
 
+_tokenizers = functools.partial(optional.package, "tokenizers", "hf", __name__)
 # Names of special tokens in chat templates.
 _NAMED_TOKENS = (
   "bos_token",
@@ -397,7 +399,7 @@ class Tokenizer:
       ValueError: A file cannot be read, a named token is not in the
         vocabulary, or nothing names an end token.
     """
-    tokenizers = _import_tokenizers()
+    tokenizers = _tokenizers()
     path = epath.Path(path)
     files = CheckpointFiles(path)
     if not files.tokenizer.exists():
@@ -664,7 +666,7 @@ class Tokenizer:
   @functools.cached_property
   def _plain(self) -> Any:
     """The tokenizer that encodes special tokens as plain characters."""
-    plain = _import_tokenizers().Tokenizer.from_str(self._tokenizer.to_str())
+    plain = _tokenizers().Tokenizer.from_str(self._tokenizer.to_str())
     plain.encode_special_tokens = True
     return plain
 
@@ -894,7 +896,7 @@ def train(source: Source, vocab_size: int) -> str:
   Returns:
     The contents of a file for `Tokenizer`; the same for the same arguments.
   """
-  tokenizers = _import_tokenizers()
+  tokenizers = _tokenizers()
   pre_tokenizers = tokenizers.pre_tokenizers
   tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
   tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -919,15 +921,3 @@ def train(source: Source, vocab_size: int) -> str:
   )
   tokenizer.train_from_iterator(texts, trainer)
   return tokenizer.to_str() + "\n"
-
-
-def _import_tokenizers() -> Any:
-  """Imports the optional package `tokenizers`."""
-  try:
-    import tokenizers
-  except ImportError as error:
-    raise ImportError(
-      "grpo_jax.data.tokenizer: needs the package 'tokenizers'; install"
-      " grpo_jax[math] or grpo_jax[hf]."
-    ) from error
-  return tokenizers

@@ -32,6 +32,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from grpo_jax import optional
 from grpo_jax.rewards import form
 
 Rule = Callable[..., bool]
@@ -110,13 +111,8 @@ def _language(text: str, language: str) -> bool:
 
 @functools.cache
 def _detector() -> Any:
-  try:
-    import langdetect
-  except ImportError as error:
-    raise ImportError(
-      "the instruction 'language:response_language' needs langdetect, which is"
-      " not installed; run `pip install 'grpo-jax[instructions]'`."
-    ) from error
+  user = "the instruction 'language:response_language'"
+  langdetect = optional.package("langdetect", "instructions", user)
   langdetect.DetectorFactory.seed = 0  # It draws parts of the text.
   return langdetect
 
@@ -360,10 +356,9 @@ def instruction_following(
   """Share of the instructions that a completion follows.
 
   Args:
-    prompts: Decoded prompts, ignored.
+    prompts, ids: Ignored.
     completions: Decoded completions. Of one with `</think>`, what follows the
       last one is read.
-    ids: Occurrences in the data stream, ignored.
     extras: The instructions of each prompt; see the module.
     exact: If True, the reward is 1 if all instructions are followed, else 0.
     loose: If True, an instruction also counts as followed if the completion

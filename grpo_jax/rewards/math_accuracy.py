@@ -33,6 +33,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from grpo_jax import optional
 from grpo_jax.rewards import answers, notation
 
 # A row may take this long, which is under the 10 s that `host.HostScorer`
@@ -92,17 +93,6 @@ _WRITTEN = frozenset(
     *("sqrt", "subset", "tan", "tau", "text", "tfrac", "theta", "times"),
   )
 )
-
-
-def _math_verify() -> Any:
-  try:
-    import math_verify
-  except ImportError as error:
-    raise ImportError(
-      "math_accuracy: needs the package math-verify, which is not installed;"
-      " run `pip install 'grpo-jax[math]'`."
-    ) from error
-  return math_verify
 
 
 @functools.lru_cache(256)
@@ -518,9 +508,8 @@ def math_accuracy(
   answer's. Other gold answers are compared by math-verify, symbolically.
 
   Args:
-    prompts: Decoded prompts, ignored.
-    completions: Decoded completions.
-    ids: Occurrences in the data stream, ignored.
+    prompts, ids: Ignored.
+    completions: Texts.
     extras: Each with "answer": the gold answer, a number or LaTeX with or
       without `$…$` or `\boxed{…}`.
     answer_after: A marker before answers, as in `answers.final_answer`.
@@ -552,7 +541,8 @@ def math_accuracy(
       " comparisons by a signal, which needs a main thread; score through"
       " grpo_jax.rewards.workers.host.HostScorer."
     )
-  errors, utils = _math_verify().errors, _math_verify().utils
+  math_verify = optional.package("math_verify", "math", "math_accuracy:")
+  errors, utils = math_verify.errors, math_verify.utils
   scores = []
   _warm_up()  # Before the first row's deadline begins.
   accuracy = utils.timeout(_TIMEOUT_S)(_accuracy)

@@ -25,7 +25,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from grpo_jax import strict_json
+from grpo_jax import optional, strict_json
 from grpo_jax.serving import requests
 from grpo_jax.serving.requests import BadRequest
 
@@ -109,7 +109,7 @@ class Server:
       ValueError: See `check_address`.
     """
     check_address(host, token)
-    self._web = _import_web()
+    self._web = optional.package("aiohttp", "serve", __name__, "web").web
     self._endpoint, self._token = endpoint, token
     self._max_requests, self._timeout_s = max_requests, timeout_s
     self._num_requests = 0
@@ -343,15 +343,3 @@ async def _nowhere(request: Any) -> Any:
     " /v1/completions.",
     status=404,
   )
-
-
-def _import_web() -> Any:
-  """Imports the optional package when it is needed."""
-  try:
-    from aiohttp import web
-  except ImportError as error:
-    raise ImportError(
-      "grpo_jax.serving.http: needs the package 'aiohttp'; install"
-      " grpo_jax[serve]."
-    ) from error
-  return web

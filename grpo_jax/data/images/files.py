@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import io
 import os
 import pathlib
@@ -28,6 +29,11 @@ from typing import Any
 
 import numpy as np
 
+from grpo_jax import optional
+
+import_pillow = functools.partial(
+  optional.package, "PIL", "vision", __name__, "Image", "ImageOps"
+)
 # Formats that Pillow itself decodes: others start programs, or are seldom
 # tested.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
@@ -240,16 +246,3 @@ def _eight_bits(pillow: Any, image: Any) -> Any:
   # Pillow's own conversion makes all grey above 255 of 65535 white.
   array = np.asarray(image).astype(np.uint16)
   return pillow.Image.fromarray((array >> 8).astype(np.uint8))
-
-
-def import_pillow() -> Any:
-  """Imports the optional package Pillow."""
-  try:
-    import PIL
-    import PIL.Image
-    import PIL.ImageOps
-  except ImportError as error:
-    raise ImportError(
-      "images need the package 'pillow'; install grpo_jax[vision]."
-    ) from error
-  return PIL

@@ -39,8 +39,8 @@ def local_directory(
     FileNotFoundError: There is no such folder, or no network to look it up.
     ValueError: The folder has no config.json; the GGUF file is damaged, or not
       supported; or a folder or a file is given with a revision.
-    ModuleNotFoundError: A hub name needs huggingface_hub, and a GGUF file the
-      package gguf, which is not installed.
+    ImportError: A hub name needs huggingface_hub, and a GGUF file the package
+      gguf, which is not installed.
   """
   path = pathlib.Path(name).expanduser()
   if path.is_dir():
@@ -65,8 +65,8 @@ def local_directory(
     )
   try:
     import huggingface_hub
-  except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
+  except ImportError as error:
+    raise ImportError(
       f"model.checkpoint: {name!r} is not a folder here; to download it"
       " from the hub, install the extra: pip install -e '.[hf]'."
     ) from error

@@ -45,6 +45,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from grpo_jax import optional
 from grpo_jax.rewards import registry
 from grpo_jax.rewards.agents.interceptor import Observation
 
@@ -72,14 +73,8 @@ def _maker(name: str) -> Callable[..., Any]:
     if not callable(factory):
       raise ValueError(f"gymnasium: {name!r} is {factory!r:.60}, and no class.")
     return factory
-  try:
-    import gymnasium
-  except ImportError as error:
-    raise ImportError(
-      "gymnasium: the package is not installed; run"
-      " `pip install 'grpo-jax[games]'`, or name a class,"
-      " 'gymnasium:package.module:Class'."
-    ) from error
+  user = f"gymnasium: {name!r} is no 'package.module:Class', and"
+  gymnasium = optional.package("gymnasium", "games", user)
   return lambda **kwargs: gymnasium.make(name, **kwargs)
 
 
@@ -213,17 +208,9 @@ def one_of(moves: Sequence[str]) -> Player:
 _NUM_PLAYERS = (2, 1, *range(3, 16))
 # Moves of others between two moves of the policy, or after it has left.
 _MAX_MOVES = 1000
-
-
-def _package() -> Any:
-  try:
-    import textarena
-  except ImportError as error:
-    raise ImportError(
-      "textarena: the package is not installed; run"
-      " `pip install 'grpo-jax[games]'`."
-    ) from error
-  return textarena
+_textarena = functools.partial(
+  *(optional.package, "textarena", "games", "textarena:", "envs.registration")
+)
 
 
 def names() -> tuple[str, ...]:
@@ -232,10 +219,8 @@ def names() -> tuple[str, ...]:
   Raises:
     ImportError: TextArena is not installed.
   """
-  _package()
-  from textarena.envs import registration
-
-  return tuple(sorted(registration.ENV_REGISTRY))
+  textarena = _textarena()
+  return tuple(sorted(textarena.envs.registration.ENV_REGISTRY))
 
 
 def new_game(
@@ -248,7 +233,7 @@ def new_game(
   """
   random.seed(seed)
   np.random.seed(seed % 2**32)
-  env = _package().make(name, **kwargs)
+  env = _textarena().make(name, **kwargs)
   env.reset(num_players=num_players, seed=seed)
   return env
 

@@ -51,7 +51,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from grpo_jax import ranges, strict_json
+from grpo_jax import optional, ranges, strict_json
 from grpo_jax.rewards import registry
 from grpo_jax.rewards.agents import call_formats, games, tools
 from grpo_jax.rewards.agents.interceptor import Observation
@@ -616,14 +616,8 @@ def exceptions() -> Any:
   Raises:
     ImportError: It is missing.
   """
-  try:
-    import websockets.sync.client
-  except ImportError as error:
-    raise ImportError(
-      "grpo_jax.rewards.agents.openenv: needs the package 'websockets'; install"
-      " grpo_jax[openenv]."
-    ) from error
-  return websockets.exceptions
+  package = optional.package("websockets", "openenv", __name__, "sync.client")
+  return package.exceptions
 
 
 def warm_up(**options: Any) -> None:

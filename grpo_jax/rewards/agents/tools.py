@@ -80,6 +80,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from grpo_jax import optional
 from grpo_jax.rewards import answers, registry
 from grpo_jax.rewards.agents import call_formats
 from grpo_jax.rewards.agents.interceptor import Observation
@@ -227,7 +228,7 @@ class Checker:
     Raises:
       ImportError: The package `jsonschema` is missing.
     """
-    jsonschema = _import_jsonschema()
+    jsonschema = optional.package("jsonschema", "tools", __name__)
     draft = jsonschema.Draft202012Validator
     # To JSON 1.0 is an integer as well, and to a function it is none.
     types = draft.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int)
@@ -275,18 +276,6 @@ def _strict(schema: Any) -> Any:
   return strict
 
 
-def _import_jsonschema() -> Any:
-  """Imports the optional package when it is needed."""
-  try:
-    import jsonschema
-  except ImportError as error:
-    raise ImportError(
-      "grpo_jax.rewards.agents.tools: calls are checked with the package"
-      " 'jsonschema'; install grpo_jax[tools]."
-    ) from error
-  return jsonschema
-
-
 class Passage(NamedTuple):
   """A passage of the corpus.
 
@@ -313,7 +302,8 @@ class Index:
       ValueError: The file has no passage, or a line that is not a passage.
     """
     self.passages = read(path)
-    self._library = _import_bm25s()
+    with _without(_HIDDEN):
+      self._library = optional.package("bm25s", "tools", __name__)
     self._scores = self._library.BM25()
     texts = [f"{x.title} {x.text}" for x in self.passages]
     self._scores.index(self._words(texts), show_progress=False)
@@ -413,19 +403,6 @@ def _without(names: Sequence[str]) -> Iterator[None]:
     for name in names:
       del sys.modules[name]
     sys.modules.update(modules)
-
-
-def _import_bm25s() -> Any:
-  """Imports the optional package when it is needed."""
-  try:
-    with _without(_HIDDEN):
-      import bm25s
-  except ImportError as error:
-    raise ImportError(
-      "grpo_jax.rewards.agents.tools: needs the package 'bm25s'; install"
-      " grpo_jax[tools]."
-    ) from error
-  return bm25s
 
 
 # Grades that compare words, and do not ask a reward function.

@@ -22,6 +22,7 @@ import collections
 import contextlib
 import dataclasses
 import email.utils
+import functools
 import json
 import os
 import random
@@ -33,9 +34,11 @@ from typing import Any
 
 import numpy as np
 
+from grpo_jax import optional
 from grpo_jax.rewards import rubrics
 from grpo_jax.rewards.workers import host
 
+_aiohttp = functools.partial(optional.package, "aiohttp", "judge", __name__)
 # Kinds of rows without a verdict: no answer in time; a refusal or an unreadable
 # answer; an answer without a verdict; no calls left.
 KINDS = ("judge_timeout", "judge_failed", "judge_unread", "judge_cap")
@@ -276,7 +279,7 @@ class JudgeService:
     self, questions: Sequence[str], limits: JudgeLimits, end: float
   ) -> list[float | _Failed]:
     if self._session is None:
-      aiohttp = _import_aiohttp()
+      aiohttp = _aiohttp()
       self._session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),  # The limit: `max_in_flight`.
         # An answer in a few bytes may be large.
@@ -353,7 +356,7 @@ class JudgeService:
     Raises:
       _Again, _Failed: There is no reply.
     """
-    aiohttp = _import_aiohttp()
+    aiohttp = _aiohttp()
     key = self._key()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     body = {**self._body, "messages": [{"role": "user", "content": question}]}
@@ -444,15 +447,3 @@ def _seconds(retry_after: str) -> float:
     return max(until.timestamp() - time.time(), 0.0)
   except (ValueError, TypeError):
     return 0.0
-
-
-def _import_aiohttp() -> Any:
-  """Imports the optional package when it is needed."""
-  try:
-    import aiohttp
-  except ImportError as error:
-    raise ImportError(
-      "grpo_jax.rewards.workers.judge_service needs the package 'aiohttp';"
-      " install grpo_jax[judge]."
-    ) from error
-  return aiohttp
