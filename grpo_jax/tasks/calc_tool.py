@@ -31,7 +31,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.tasks import environment as environment_lib
 from grpo_jax.tasks import interceptor as interceptor_lib
 from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
@@ -343,7 +342,7 @@ def step(
     state.comments + call.comment,
     state.malformed + (mask.any() & ~understood),
   )
-  return environment_lib.mask_after_end(
+  return task_lib.mask_after_end(
     state.over,
     state,
     new,

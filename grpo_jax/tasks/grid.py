@@ -41,7 +41,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.tasks import environment as environment_lib
 from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.tasks.task import Example, PlainTurn, Task
@@ -274,7 +273,7 @@ def step(
     observation = vocab.VOCAB_SIZE + state_id(new)[None]
   else:
     observation = _observation(new)
-  return environment_lib.mask_after_end(
+  return task_lib.mask_after_end(
     state.over,
     state,
     new,

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.tasks import environment as environment_lib
+from grpo_jax.tasks import task as task_lib
 from grpo_jax.types import Environment, Extras, PyTree, Turn
 
 Predicate = Callable[[jax.Array, jax.Array], jax.Array]
@@ -135,7 +135,7 @@ def guard(
     )
     counts = {name: state.counts[name] + events[name] for name in names}
     new = Guarded(inner, turn.done, counts)
-    return environment_lib.mask_after_end(state.over, state, new, turn)
+    return task_lib.mask_after_end(state.over, state, new, turn)
 
   def scores(state: Guarded) -> dict[str, jax.Array]:
     counts = {

@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.tasks import environment as environment_lib
 from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.tasks.task import Example, PlainTurn, Task
@@ -435,7 +434,7 @@ def step(
   new = state._replace(
     turn=turn, semicolons=state.semicolons + semicolon, right=right
   )
-  return environment_lib.mask_after_end(
+  return task_lib.mask_after_end(
     state.turn >= num_steps,
     state,
     new,

@@ -25,7 +25,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.tasks import environment as environment_lib
 from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.tasks.task import Example, PlainTurn, Task
@@ -236,7 +235,7 @@ def step(
     [jnp.array([vocab.OBS]), vocab.DIGIT_0 + heaps, jnp.array([vocab.OBS_END])]
   ).astype(jnp.int32)
   turn = Turn(reply, jnp.ones(reply.shape, bool), won.astype(jnp.float32), done)
-  return environment_lib.mask_after_end(state.over, state, new, turn)
+  return task_lib.mask_after_end(state.over, state, new, turn)
 
 
 def scores(state: NimState) -> dict[str, jax.Array]:

@@ -12,9 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.types import Compaction, Environment, Extras, Images, PyTree
+from grpo_jax.types import (
+  Compaction,
+  Environment,
+  Extras,
+  Images,
+  PyTree,
+  Turn,
+)
 
 Instance = TypeVar("Instance")
 
@@ -200,6 +208,34 @@ def draw(
   raise ValueError(
     f"Task.example: none of {_MAX_DRAWS} problems belongs to split {split!r};"
     " the task has too few problems, make it larger."
+  )
+
+
+def mask_after_end(
+  over: jax.Array,  # [] bool
+  old: PyTree,
+  new: PyTree,
+  turn: Turn,
+) -> tuple[PyTree, Turn]:
+  """Keeps the state after the end of an episode, and masks its observation.
+
+  Args:
+    over: Whether the episode was over before the step.
+    old: State before the step.
+    new: State after the step, if the episode was not over.
+    turn: The turn, if the episode was not over.
+
+  Returns:
+    A result for `Environment.step`. After the end, and at the end, there is no
+    observation; slots without a token hold 0, the pad id.
+  """
+  done = over | turn.done
+  mask = turn.mask & ~done
+  return jax.tree.map(lambda x, y: jnp.where(over, x, y), old, new), Turn(
+    jnp.where(mask, turn.observation, 0),
+    mask,
+    jnp.where(over, 0.0, turn.reward),
+    done,
   )
 
 

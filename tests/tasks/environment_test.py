@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.tasks import TASKS, grid, make_task, nim
-from grpo_jax.tasks import environment as environment_lib
+from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.tasks.task import Example, Task
 from grpo_jax.types import Turn
@@ -268,7 +268,7 @@ def test_examples_fit(variant):
 def test_settling_hides_what_comes_after_the_end():
   turn = Turn(jnp.array([3, 4, 5]), jnp.array([1, 1, 0], bool), 0.5, False)
   for over, done in ((False, False), (False, True), (True, False)):
-    state, got = environment_lib.mask_after_end(
+    state, got = task_lib.mask_after_end(
       jnp.array(over),
       {"x": jnp.array(1)},
       {"x": jnp.array(2)},
