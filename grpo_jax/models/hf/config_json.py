@@ -12,7 +12,7 @@ import json
 import os
 import pathlib
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grpo_jax import ranges
@@ -126,6 +126,21 @@ def listed(values: tuple) -> str:
   return " or ".join(repr(value) for value in values)
 
 
+def check_supported(
+  keys: Keys, supported: Mapping[str, tuple], part: str = ""
+) -> None:
+  """Removes keys that have to have one of a few values, if they are there.
+
+  Args:
+    keys: Keys that are left.
+    supported: Key -> the values.
+    part: Beginning of the keys in messages, such as "vision_config.".
+  """
+  for key, values in supported.items():
+    if key in keys and (value := keys.pop(key)) not in values:
+      raise unsupported(part + key, value, listed(values))
+
+
 def required(keys: Keys, key: str) -> Any:
   """The value of a key that a file must have."""
   if key not in keys:
@@ -143,11 +158,44 @@ def take(keys: Keys, key: str) -> Any:
   return value
 
 
+def whole(
+  key: str, value: Any, allowed: ranges.Range, words: str = "a whole number"
+) -> int:
+  """The value, if it is a whole number of a range; not None."""
+  if type(value) is not int or value not in allowed:
+    raise unsupported(key, value, f"{words}, {allowed}")
+  return value
+
+
 def integer(key: str, value: Any, field: str) -> int:
   """The value, if it is a whole number that the field may have; not None."""
-  if type(value) is not int or value not in RANGES[field]:
-    raise unsupported(key, value, f"a whole number, {RANGES[field]}")
+  return whole(key, value, RANGES[field])
+
+
+def _flag(key: str, value: Any) -> bool:
+  if not isinstance(value, bool):
+    raise unsupported(key, value, "true or false")
   return value
+
+
+def _share(value: Any) -> float:
+  """The share of a head that positions turn."""
+  if type(value) not in (int, float) or not 0 < value <= 1:
+    raise unsupported("partial_rotary_factor", value, "a number in (0, 1]")
+  return value
+
+
+def _of_layers(key: str, values: Any, kinds: Sequence, count: int) -> list:
+  """The values, if there is one of these for each layer."""
+  if (
+    not isinstance(values, list)
+    or len(values) != count
+    or not all(type(x) in (int, str) and x in kinds for x in values)
+  ):
+    raise unsupported(
+      key, values, f"{listed(tuple(kinds))} for each of {count} layers"
+    )
+  return values
 
 
 def sizes(
@@ -160,13 +208,10 @@ def sizes(
     names: Key -> field.
     allowed: Field -> the numbers that it may have.
   """
-  fields = {}
-  for key, field in names.items():
-    value = take(keys, key)
-    if type(value) is not int or value not in allowed[field]:
-      raise unsupported(key, value, f"a whole number, {allowed[field]}")
-    fields[field] = value
-  return fields
+  return {
+    field: whole(key, take(keys, key), allowed[field])
+    for key, field in names.items()
+  }
 
 
 _KINDS: dict[str, Any] = {
@@ -243,9 +288,7 @@ def partial_rope(keys: Keys) -> dict[str, Any]:
   theta, share = keys.pop("rope_theta"), keys.pop("partial_rotary_factor")
   name, entry = _rope_keys(keys)
   share = entry.pop("partial_rotary_factor", share)
-  share = 1.0 if share is None else share
-  if type(share) not in (int, float) or not 0 < share <= 1:
-    raise unsupported("partial_rotary_factor", share, "a number in (0, 1]")
+  share = _share(1.0 if share is None else share)
   width = keys.get("head_dim") or (
     required(keys, "hidden_size") // required(keys, "num_attention_heads")
   )
@@ -370,8 +413,7 @@ def _rope_fields(name: str, entry: Any, theta: Any) -> dict[str, Any]:
   if not isinstance(entry, Mapping):
     raise unsupported(name, entry, "null or an object")
   entry = dict(entry)
-  old_kind = entry.pop("type", "default")
-  kind = entry.pop("rope_type", old_kind)
+  kind = entry.pop("rope_type", entry.pop("type", "default"))
   if not isinstance(kind, str) or kind not in _ROPE_TYPES:
     raise unsupported(f"{name}.rope_type", kind, listed(tuple(_ROPE_TYPES)))
   if (part := entry.pop("partial_rotary_factor", 1.0)) != 1:
@@ -434,15 +476,7 @@ def _rotary_flags(keys: Keys) -> tuple[bool, ...]:
   if turned is None:
     period = integer("no_rope_layer_interval", period, "num_layers")
     turned = [int((layer + 1) % period != 0) for layer in range(count)]
-  if (
-    not isinstance(turned, list)
-    or len(turned) != count
-    or not all(type(x) is int and x in (0, 1) for x in turned)
-  ):
-    raise unsupported(
-      "no_rope_layers", turned, f"0 or 1 for each of {count} layers"
-    )
-  return tuple(map(bool, turned))
+  return tuple(map(bool, _of_layers("no_rope_layers", turned, (0, 1), count)))
 
 
 def _rotary_layers(turned: tuple[bool, ...]) -> dict[str, Any]:
@@ -467,10 +501,7 @@ def delta_rule(keys: Keys) -> dict[str, Any]:
   types = keys.pop("layer_types", None)
   if isinstance(types, list) and "full_attention" in types:
     period = types.index("full_attention") + 1  # The list decides.
-  if type(period) is not int or period not in DELTA_RANGES["period"]:
-    raise unsupported(
-      "full_attention_interval", period, f"a number, {DELTA_RANGES['period']}"
-    )
+  whole("full_attention_interval", period, DELTA_RANGES["period"], "a number")
   group = ["linear_attention"] * (period - 1) + ["full_attention"]
   if types not in (None, group * (count // period)) or count % period:
     raise unsupported(
@@ -519,9 +550,7 @@ def qwen_window(keys: Keys) -> dict[str, Any]:
 def mistral_window(keys: Keys) -> dict[str, Any]:
   """A window in all layers, or none."""
   window = keys.pop("sliding_window")
-  if window is None:
-    return {}
-  return _window(window, (True,))
+  return _window(window, (window is not None,))
 
 
 def alternating_window(keys: Keys) -> dict[str, Any]:
@@ -557,14 +586,7 @@ def _layer_types(
   if types is None:
     return tuple(default(layer) for layer in range(count))
   kinds = ("full_attention", near)
-  if (
-    not isinstance(types, list)
-    or len(types) != count
-    or not all(kind in kinds for kind in types)
-  ):
-    raise unsupported(
-      "layer_types", types, f"{' or '.join(kinds)} for each of {count} layers"
-    )
+  types = _of_layers("layer_types", types, kinds, count)
   return tuple(kind == near for kind in types)
 
 
@@ -669,16 +691,18 @@ def indexer(keys: Keys, *, interleaved: bool) -> dict[str, Any]:
     interleaved: Whether neighbouring channels are pairs, in the family's code.
   """
   count = keys["num_hidden_layers"]
-  for key, only in (
-    ("indexer_rope_interleave", (interleaved, None)),
-    ("layer_types", (["indexed_attention"] * count, None)),
-    # Layers that see what the layer before has chosen (GLM-5.2) are none here.
-    ("indexer_types", (["full"] * count, None)),
-    ("index_topk_freq", (1, None)),
-    ("index_topk_pattern", ("F" * count, ["full"] * count, None)),
-  ):
-    if (value := keys.pop(key, None)) not in only:
-      raise unsupported(key, value, listed(only))
+  check_supported(
+    keys,
+    {
+      "indexer_rope_interleave": (interleaved, None),
+      "layer_types": (["indexed_attention"] * count, None),
+      # Layers that see what the layer before has chosen (GLM-5.2) are none
+      # here.
+      "indexer_types": (["full"] * count, None),
+      "index_topk_freq": (1, None),
+      "index_topk_pattern": ("F" * count, ["full"] * count, None),
+    },
+  )
   keys.pop("index_skip_topk_offset", None)  # Nothing, if all layers choose.
   fields = sizes(keys, _INDEXER, INDEXER_RANGES)
   return {"indexer": IndexerConfig(**fields, interleaved=interleaved)}
@@ -742,9 +766,7 @@ def gpt2_widths(keys: Keys) -> dict[str, Any]:
 
 def head_norms(keys: Keys) -> dict[str, Any]:
   """Norms of queries and keys: over each head, or none."""
-  used = keys.pop("use_qk_norm")
-  if not isinstance(used, bool):
-    raise unsupported("use_qk_norm", used, "true or false")
+  used = _flag("use_qk_norm", keys.pop("use_qk_norm"))
   return {"qk_norm": "head" if used else "none"}
 
 
@@ -770,14 +792,8 @@ def gemma4(keys: Keys) -> dict[str, Any]:
   )
   rows = keys.pop("vocab_size_per_layer_input")
   wide, k_eq_v = (
-    keys.pop(x) for x in ("use_double_wide_mlp", "attention_k_eq_v")
+    _flag(x, keys.pop(x)) for x in ("use_double_wide_mlp", "attention_k_eq_v")
   )
-  for key, value in (
-    ("use_double_wide_mlp", wide),
-    ("attention_k_eq_v", k_eq_v),
-  ):
-    if not isinstance(value, bool):
-      raise unsupported(key, value, "true or false")
   if shared >= count:
     raise unsupported("num_kv_shared_layers", shared, f"less than {count}")
   record = Gemma4Config(
@@ -839,9 +855,7 @@ def _proportional_rope(keys: Keys) -> tuple[dict[str, Any], float]:
     dict(ropes[kind]) if isinstance(ropes[kind], Mapping) else {}
     for kind in kinds
   )
-  share = full.pop("partial_rotary_factor", 1.0)
-  if type(share) not in (int, float) or not 0 < share <= 1:
-    raise unsupported("partial_rotary_factor", share, "a number in (0, 1]")
+  share = _share(full.pop("partial_rotary_factor", 1.0))
   name = "rope_parameters.full_attention"
   if (kind := full.pop("rope_type", None)) != "proportional":
     raise unsupported(f"{name}.rope_type", kind, "'proportional'")
@@ -862,10 +876,7 @@ def _gemma4_experts(keys: Keys) -> dict[str, Any]:
     "top_k_experts": "experts_per_token",
   }
   size = {key: keys.pop(key) for key in names}
-  used = keys.pop("enable_moe_block")
-  if not isinstance(used, bool):
-    raise unsupported("enable_moe_block", used, "true or false")
-  if not used:
+  if not _flag("enable_moe_block", keys.pop("enable_moe_block")):
     return {}
   return {field: integer(key, size[key], field) for key, field in names.items()}
 
@@ -980,40 +991,27 @@ def _compressed_layers(keys: Keys) -> tuple[str, ...]:
     key, kinds = "compress_ratios", dict(_OF_RATIOS)  # type: ignore[arg-type]
     values = ratios[:count] if isinstance(ratios, list) else ratios
   elif types is None:
-    heavy, sparse = (
-      "heavily_compressed_attention",
-      "compressed_sparse_attention",
-    )
+    _, sparse, heavy = _LAYER_KINDS
     values = [heavy, heavy, *[heavy, sparse] * count][:count]
-  if (
-    not isinstance(values, list)
-    or len(values) != count
-    or not all(type(x) in (int, str) and x in kinds for x in values)
-  ):
-    raise unsupported(
-      key, values, f"{listed(tuple(kinds))} for each of {count} layers"
-    )
+  values = _of_layers(key, values, tuple(kinds), count)
   return tuple(kinds[x] for x in values)
 
 
 def _window_lengths(keys: Keys) -> dict[str, int]:
   """Tokens of compressed windows, in the form of transformers or an older."""
   rates = keys.pop("compress_rates", None)
-  kinds = {"heavy_window": 128, "sparse_window": 4}
-  names = {f"{kind}_window": name for name, kind in _LAYER_KINDS.items()}
   if rates is not None and (
     not isinstance(rates, Mapping) or {*rates} - {*_LAYER_KINDS}
   ):
     raise unsupported("compress_rates", rates, "a number for each kind")
-  old = {
-    "heavy_window": "compress_rate_hca",
-    "sparse_window": "compress_rate_csa",
-  }
-  for field in kinds:
-    length = (rates or {}).get(names[field], kinds[field])
-    length = keys.pop(old[field], length)
-    kinds[field] = integer("compress_rates", length, "sliding_window")
-  return kinds
+  lengths = {}
+  for field, name, old, default in (
+    ("heavy_window", "heavily_compressed_attention", "compress_rate_hca", 128),
+    ("sparse_window", "compressed_sparse_attention", "compress_rate_csa", 4),
+  ):
+    length = keys.pop(old, (rates or {}).get(name, default))
+    lengths[field] = integer("compress_rates", length, "sliding_window")
+  return lengths
 
 
 def _layers_with_tables(keys: Keys) -> int:
@@ -1040,8 +1038,7 @@ def _rope_of_windows(keys: Keys) -> dict[str, Any]:
     share = integer("qk_rope_head_dim", turned, "head_dim") / width
   elif share is None:
     share = 64 / 512
-  if type(share) not in (int, float) or not 0 < share <= 1:
-    raise unsupported("partial_rotary_factor", share, "a number in (0, 1]")
+  share = _share(share)
   of_main, of_windows = keys.pop("rope_theta"), keys.pop("compress_rope_theta")
   name, entry = _rope_keys(keys)
   main: Any = {}

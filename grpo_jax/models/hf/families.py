@@ -5,12 +5,11 @@ the meaning of its keys and the names of its tensors. Every key must be in a
 family's table. A key that is not read could be a switch that changes the model,
 and the only sign would be slightly wrong logits.
 
-The order here: `Family` and tables that many families share; families with
-fused tensors, latent attention or routed experts (Phi-3 and 4, DeepSeek-V3 and
-V3.2, GLM-4, 4.5 and 5, gpt-oss); families with images (Qwen2-VL, Qwen2.5-VL,
-Qwen3-VL, Idefics3); and the table with all other families. DeepSeek-R1's
-distillations are "qwen2" and "llama" files. SmolVLM's files are those of
-Idefics3.
+The order here: `Family`; names of tensors; keys of files; families with fused
+tensors, latent attention or routed experts; towers of families with images; the
+reader; and the table, whose rows say how a family differs from `_ANY`, or from
+another family. DeepSeek-R1's distillations are "qwen2" and "llama" files.
+SmolVLM's files are those of Idefics3.
 
 As in `config_json.py`, a function removes the keys that it reads. Towers are in
 "vision_config", whose keys must all be known too. Videos are not supported:
@@ -22,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -106,6 +106,33 @@ class Family:
   later_layers: tuple[str, ...] = ()
   spellings: tuple[str, ...] = ()
 
+  def like(
+    self,
+    name: str,
+    architecture: str,
+    *,
+    without: Iterable[str] = (),
+    **changes: Any,
+  ) -> Family:
+    """Another family, with the attributes in which it differs.
+
+    Args:
+      name, architecture: As above.
+      without: Keys of this family's tables that the other does not have.
+      **changes: Attributes. Tables and sets of keys have further entries,
+        beside those of this family; all others replace this family's.
+    """
+    for table in ("fixed", "fields", "defaults", "supported", "tensors"):
+      own = getattr(self, table)
+      kept = {key: x for key, x in own.items() if key not in without}
+      changes[table] = kept | changes.get(table, {})
+    changes["ignored"] = self.ignored.difference(without).union(
+      changes.get("ignored", ())
+    )
+    return dataclasses.replace(
+      self, name=name, architecture=architecture, **changes
+    )
+
   def of_files(self, names: Iterable[str]) -> Family:
     """The family in the form of these tensors."""
     own = tuple(x for x in names if not x.startswith(self.other_parts))
@@ -118,6 +145,108 @@ class Family:
         )
     return self
 
+
+# --- Names of tensors ---
+
+
+def table(text: str, leaf: str = "", name: str = "") -> dict:
+  """Reads a table of tensors, one row of a leaf and a name in each line.
+
+  A row with (a|b) in both stands for two rows, and [qkv] for three tensors of
+  one leaf.
+
+  Args:
+    text: The rows.
+    leaf, name: Beginnings of all leaves, and of all names.
+  """
+  rows = {}
+  for line in text.split("\n"):
+    if line.strip():
+      pair = (_each(x, r"\((.*?)\)", "|") for x in line.split())
+      for path, tensor in zip(*pair, strict=True):
+        rows[leaf + path] = _each(name + tensor, r"\[(.*?)\]", "")
+  return rows
+
+
+def _each(text: str, pattern: str, separator: str) -> tuple[str, ...]:
+  """A text with each of the alternatives that it has in brackets."""
+  match = re.search(pattern, text)
+  if match is None:
+    return (text,)
+  parts = match[1].split(separator) if separator else match[1]
+  return tuple(text.replace(match[0], part) for part in parts)
+
+
+_LAYER = "model.layers.{layer}."
+
+
+def layered(text: str, name: str = _LAYER) -> dict:
+  """Reads a table of tensors of layers."""
+  return table(text, "layers/", name)
+
+
+def _inside(
+  tensors: Mapping[str, tuple[str, ...]], inner: str, outer: str = ""
+) -> dict[str, tuple[str, ...]]:
+  """Tensors of a model inside another one: `inner` in the place of `outer`."""
+  return {
+    leaf: tuple(
+      inner + name.removeprefix(outer) if name.startswith(outer) else name
+      for name in names
+    )
+    for leaf, names in tensors.items()
+  }
+
+
+_NO_NORMS = table("""
+  embed/embedding  model.embed_tokens.weight
+  final_norm/scale model.norm.weight
+  head/kernel      lm_head.weight
+  router_bias      model.layers.{layer}.mlp.gate.e_score_correction_bias
+""") | layered("""
+  attention/qkv/(kernel|bias)      self_attn.[qkv]_proj.(weight|bias)
+  attention/out/(kernel|bias)      self_attn.o_proj.(weight|bias)
+  attention/(query|key)_norm/scale self_attn.(q|k)_norm.weight
+  attention/sinks                  self_attn.sinks
+  attention/query_heads/kernel     self_attn.q_proj.weight
+  attention/query_down/kernel      self_attn.q_a_proj.weight
+  attention/query_down_norm/scale  self_attn.q_a_layernorm.weight
+  attention/query_up/kernel        self_attn.q_b_proj.weight
+  attention/kv_down/kernel         self_attn.kv_a_proj_with_mqa.weight
+  attention/kv_down_norm/scale     self_attn.kv_a_layernorm.weight
+  attention/kv_up/kernel           self_attn.kv_b_proj.weight
+  delta/taps                       linear_attn.conv1d.[qkv]
+  delta/(log_rate|rate_bias|scale) linear_attn.(A_log|dt_bias|norm.weight)
+  delta/out/kernel                 linear_attn.out_proj.weight
+  mlp/(gate|up|down)/kernel        mlp.(gate|up|down)_proj.weight
+  mlp/router/kernel                mlp.gate.weight
+  mlp/shared/(gate|up|down)/kernel mlp.shared_experts.(gate|up|down)_proj.weight
+  mlp/experts/(gate|up|down)  mlp.experts.{expert}.(gate|up|down)_proj.weight
+""")
+# post_attention_layernorm is the norm before the MLP in Llama, and the norm
+# after attention in Gemma and OLMo-2.
+_TENSORS = _NO_NORMS | layered("""
+  attention_norm/scale input_layernorm.weight
+  mlp_norm/scale       post_attention_layernorm.weight
+""")
+_OLMO2_TENSORS = _NO_NORMS | layered("""
+  attention_post_norm/scale post_attention_layernorm.weight
+  mlp_post_norm/scale       post_feedforward_layernorm.weight
+""")
+_GEMMA_TENSORS = _OLMO2_TENSORS | layered("""
+  attention_norm/scale input_layernorm.weight
+  mlp_norm/scale       pre_feedforward_layernorm.weight
+""")
+QKV = Fused(
+  "self_attn.qkv_proj.weight",
+  _each("self_attn.[qkv]_proj.weight", r"\[(.*?)\]", ""),
+)
+GATE_UP = Fused(
+  "mlp.gate_up_proj.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight")
+)
+_EXPERTS_GATE_UP = Fused(
+  "experts.gate_up_proj", ("experts.gate_proj", "experts.up_proj"), axis=1
+)
 
 # --- Keys of a config.json ---
 
@@ -132,43 +261,21 @@ FIELDS = {
   "tie_word_embeddings": "tied_embeddings",
   "vocab_size": "vocab_size",
 }
-SOFTCAPS = {
-  "attn_logit_softcapping": "attention_softcap",
-  "final_logit_softcapping": "final_softcap",
-}
-DEFAULTS = {
-  "head_dim": None,
-  "hidden_act": "silu",
-  "rms_norm_eps": 1e-6,
-  "rope_theta": 10_000.0,
-  "tie_word_embeddings": False,
-}
 NO_WINDOW = {
   "max_window_layers": 28,
   "sliding_window": 4096,
   "use_sliding_window": False,
 }
-# Keys of any model, and the values that change nothing.
-SUPPORTED: dict[str, tuple] = {
-  "add_cross_attention": (False, None),
-  "auto_map": (None, {}),  # Code that a checkpoint brings.
-  "is_encoder_decoder": (False, None),
-  "partial_rotary_factor": (1.0, None),
-  "pruned_heads": (None, {}),
-}
-# Keys of models whose positions may turn a part of a head.
-PARTIAL = {
-  key: values
-  for key, values in SUPPORTED.items()
-  if key != "partial_rotary_factor"
+_MIXTURE = {
+  "moe_intermediate_size": "expert_width",
+  "norm_topk_prob": "norm_topk",
+  "num_experts_per_tok": "experts_per_token",
 }
 # Keys of the experts of DeepSeek-V3 and GLM-4.5.
 ROUTED = {
-  "moe_intermediate_size": "expert_width",
+  **_MIXTURE,
   "n_group": "router_groups",
   "n_routed_experts": "num_experts",
-  "norm_topk_prob": "norm_topk",
-  "num_experts_per_tok": "experts_per_token",
   "routed_scaling_factor": "router_scale",
   "topk_group": "groups_per_token",
 }
@@ -177,6 +284,13 @@ SIGMOID: dict[str, tuple] = {
   "scoring_func": ("sigmoid",),
   "topk_method": ("noaux_tc",),
 }
+# Experts in all layers. Versions of transformers disagree about which layers
+# would slide.
+_IN_ALL_LAYERS: dict[str, tuple] = {
+  "decoder_sparse_step": (1,),
+  "mlp_only_layers": ([], None),
+  "use_sliding_window": (False, None),
+}
 # Losses of routers, and layers that predict later tokens; neither is run here.
 OF_ROUTERS = frozenset(
   (
@@ -184,16 +298,8 @@ OF_ROUTERS = frozenset(
     *("router_aux_loss_coef", "seq_aux"),
   )
 )
-QKV = Fused(
-  "self_attn.qkv_proj.weight",
-  tuple(f"self_attn.{name}_proj.weight" for name in "qkv"),
-)
-GATE_UP = Fused(
-  "mlp.gate_up_proj.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight")
-)
-# The key sets a bias on all four projections at once, which is not supported.
-NO_BIAS = {"attention_bias": (False, None)}
-SILU = {"hidden_act": ("silu",)}
+_PART = ("partial_rotary_factor",)  # Of models that turn a part of a head.
+_NO: tuple = (False, None)
 # Keys about the training of the checkpoint, such as dropout and losses of
 # routers, and lengths, which are advice.
 NOTES = """
@@ -216,380 +322,208 @@ NOTES = """
 """
 IGNORED = frozenset(NOTES.split())
 IMAGES = {
-  "boi_token_index",
-  "eoi_token_index",
-  "image_token_index",
-  "mm_tokens_per_image",
-  "vision_config",
+  *("boi_token_index", "eoi_token_index", "image_token_index"),
+  *("mm_tokens_per_image", "vision_config"),
 }
-
-ATTENTION = "model.layers.{layer}.self_attn."
-DELTA = "model.layers.{layer}.linear_attn."
-INDEXER = ATTENTION + "indexer."
-MLP = "model.layers.{layer}.mlp."
-TENSORS = {
-  "embed/embedding": ("model.embed_tokens.weight",),
-  "final_norm/scale": ("model.norm.weight",),
-  "head/kernel": ("lm_head.weight",),
-  "layers/attention/qkv/kernel": tuple(
-    ATTENTION + f"{name}_proj.weight" for name in "qkv"
-  ),
-  "layers/attention/qkv/bias": tuple(
-    ATTENTION + f"{name}_proj.bias" for name in "qkv"
-  ),
-  "layers/attention/out/kernel": (ATTENTION + "o_proj.weight",),
-  "layers/attention/query_norm/scale": (ATTENTION + "q_norm.weight",),
-  "layers/attention/key_norm/scale": (ATTENTION + "k_norm.weight",),
-  "layers/mlp/gate/kernel": (MLP + "gate_proj.weight",),
-  "layers/mlp/up/kernel": (MLP + "up_proj.weight",),
-  "layers/mlp/down/kernel": (MLP + "down_proj.weight",),
-  "layers/mlp/router/kernel": (MLP + "gate.weight",),
-  "layers/attention/out/bias": (ATTENTION + "o_proj.bias",),
-  "layers/attention/sinks": (ATTENTION + "sinks",),
-  "layers/attention/query_heads/kernel": (ATTENTION + "q_proj.weight",),
-  "layers/attention/query_down/kernel": (ATTENTION + "q_a_proj.weight",),
-  "layers/attention/query_down_norm/scale": (
-    ATTENTION + "q_a_layernorm.weight",
-  ),
-  "layers/attention/query_up/kernel": (ATTENTION + "q_b_proj.weight",),
-  "layers/attention/kv_down/kernel": (ATTENTION + "kv_a_proj_with_mqa.weight",),
-  "layers/attention/kv_down_norm/scale": (ATTENTION + "kv_a_layernorm.weight",),
-  "layers/attention/kv_up/kernel": (ATTENTION + "kv_b_proj.weight",),
-  "layers/delta/taps": tuple(DELTA + f"conv1d.{part}" for part in "qkv"),
-  "layers/delta/log_rate": (DELTA + "A_log",),
-  "layers/delta/rate_bias": (DELTA + "dt_bias",),
-  "layers/delta/scale": (DELTA + "norm.weight",),
-  "layers/delta/out/kernel": (DELTA + "out_proj.weight",),
-  "layers/mlp/shared/gate/kernel": (MLP + "shared_experts.gate_proj.weight",),
-  "layers/mlp/shared/up/kernel": (MLP + "shared_experts.up_proj.weight",),
-  "layers/mlp/shared/down/kernel": (MLP + "shared_experts.down_proj.weight",),
-  "router_bias": (MLP + "gate.e_score_correction_bias",),
-  "layers/mlp/experts/gate": (MLP + "experts.{expert}.gate_proj.weight",),
-  "layers/mlp/experts/up": (MLP + "experts.{expert}.up_proj.weight",),
-  "layers/mlp/experts/down": (MLP + "experts.{expert}.down_proj.weight",),
+# Keys about tokens around images and about videos, which are not read.
+_MARKS = {
+  *("video_token_id", "vision_end_token_id", "vision_start_token_id"),
+  "vision_token_id",
 }
 
 
-def tensors(
-  norms: Mapping[str, str], prefix: str = ""
-) -> dict[str, tuple[str, ...]]:
-  """`TENSORS` with the names of the norms between attention and MLP.
+def _code(**names: str) -> tuple:
+  """Values of "auto_map": none, or code that a checkpoint brings.
 
-  For example, `post_attention_layernorm` is the norm before the MLP in Llama,
-  and the norm after attention in Gemma and OLMo-2.
+  The code of these names computes the same as transformers.
   """
-  between = {
-    f"layers/{leaf}/scale": (f"model.layers.{{layer}}.{name}.weight",)
-    for leaf, name in norms.items()
-  }
-  return {
-    leaf: tuple(prefix + name for name in names)
-    for leaf, names in {**TENSORS, **between}.items()
-  }
+  return (None, {}, names) if names else (None, {})
 
 
-LLAMA_NORMS = {
-  "attention_norm": "input_layernorm",
-  "mlp_norm": "post_attention_layernorm",
-}
-OLMO2_NORMS = {
-  "attention_post_norm": "post_attention_layernorm",
-  "mlp_post_norm": "post_feedforward_layernorm",
-}
-GEMMA_NORMS = {
-  **OLMO2_NORMS,
-  "attention_norm": "input_layernorm",
-  "mlp_norm": "pre_feedforward_layernorm",
-}
-
-
-PHI3 = Family(
-  name="phi3",
-  architecture="Phi3ForCausalLM",
+# Keys and values that most families share; no family has this one's name.
+_ANY = Family(
+  name="",
+  architecture="",
   fields=FIELDS,
+  derived=(config_json.rope,),
+  defaults={
+    "head_dim": None,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
+  },
+  supported={
+    "add_cross_attention": _NO,
+    # The key sets a bias on all four projections at once.
+    "attention_bias": _NO,
+    "auto_map": _code(),
+    "hidden_act": ("silu",),
+    "is_encoder_decoder": _NO,
+    "partial_rotary_factor": (1.0, None),
+    "pruned_heads": (None, {}),
+  },
+  ignored=IGNORED,
+  tensors={},
+)
+_USUAL = _ANY.like("", "", tensors=_TENSORS)
+
+_PHI3 = _USUAL.like(
+  "phi3",
+  "Phi3ForCausalLM",
+  without=_PART,
   derived=(config_json.partial_rope, config_json.mistral_window),
   defaults={
-    **DEFAULTS,
     "num_key_value_heads": None,
     "partial_rotary_factor": None,
     "rms_norm_eps": 1e-5,
     "sliding_window": None,
   },
   supported={
-    **PARTIAL,
-    **SILU,
-    **NO_BIAS,
-    # Phi-4-mini brings its own code, which computes the same as transformers.
-    "auto_map": (
-      None,
-      {},
-      {
-        "AutoConfig": "configuration_phi3.Phi3Config",
-        "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
-        "AutoTokenizer": "Xenova/gpt-4o",
-      },
+    "auto_map": _code(  # Phi-4-mini's.
+      AutoConfig="configuration_phi3.Phi3Config",
+      AutoModelForCausalLM="modeling_phi3.Phi3ForCausalLM",
+      AutoTokenizer="Xenova/gpt-4o",
     ),
     "full_attn_mod": (1,),
     "interpolate_factor": (1,),
-    "lm_head_bias": (False, None),
-    "mlp_bias": (False, None),
+    "lm_head_bias": _NO,
+    "mlp_bias": _NO,
   },
-  ignored=IGNORED | {"embd_pdrop", "resid_pdrop"},
-  tensors=tensors(LLAMA_NORMS),
+  ignored={"embd_pdrop", "resid_pdrop"},
   fused=(QKV, GATE_UP),
 )
-GLM4 = Family(
-  name="glm4",
-  architecture="Glm4ForCausalLM",
+_GLM4 = _USUAL.like(
+  "glm4",
+  "Glm4ForCausalLM",
+  without=(*_PART, "attention_bias"),
   fixed={"post_norm": True, "rotary_interleaved": True},
-  fields={**FIELDS, "attention_bias": "qkv_bias"},
+  fields={"attention_bias": "qkv_bias"},
   derived=(config_json.partial_rope,),
   defaults={
-    **DEFAULTS,
     "attention_bias": True,
     "head_dim": 128,
     "partial_rotary_factor": 0.5,
   },
-  supported={**PARTIAL, **SILU},
-  ignored=IGNORED,
-  tensors=tensors(
-    {
-      "attention_norm": "input_layernorm",
-      "attention_post_norm": "post_self_attn_layernorm",
-      "mlp_norm": "post_attention_layernorm",
-      "mlp_post_norm": "post_mlp_layernorm",
-    }
-  ),
+  tensors=layered("""
+    attention_post_norm/scale post_self_attn_layernorm.weight
+    mlp_post_norm/scale       post_mlp_layernorm.weight
+  """),
   fused=(GATE_UP,),
 )
-DEEPSEEK_V3 = Family(
-  name="deepseek_v3",
-  architecture="DeepseekV3ForCausalLM",
+_DEEPSEEK_V3 = _USUAL.like(
+  "deepseek_v3",
+  "DeepseekV3ForCausalLM",
+  without=("head_dim",),
   fixed={"router_bias": True, "router_scores": "sigmoid"},
-  fields={
-    **{key: field for key, field in FIELDS.items() if key != "head_dim"},
-    **ROUTED,
-    "rope_interleave": "rotary_interleaved",
-  },
-  derived=(
-    config_json.latent_attention,
-    config_json.routed_experts,
-  ),
+  fields={**ROUTED, "rope_interleave": "rotary_interleaved"},
+  derived=(config_json.latent_attention, config_json.routed_experts),
   defaults={
-    **DEFAULTS,
     "first_k_dense_replace": 3,
     "q_lora_rank": None,
     "rope_interleave": True,
   },
   supported={
-    **SUPPORTED,
-    **SILU,
-    **NO_BIAS,
     **SIGMOID,
-    "auto_map": (
-      None,
-      {},
-      {
-        "AutoConfig": "configuration_deepseek.DeepseekV3Config",
-        "AutoModel": "modeling_deepseek.DeepseekV3Model",
-        "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
-      },
+    "auto_map": _code(
+      AutoConfig="configuration_deepseek.DeepseekV3Config",
+      AutoModel="modeling_deepseek.DeepseekV3Model",
+      AutoModelForCausalLM="modeling_deepseek.DeepseekV3ForCausalLM",
     ),
   },
-  ignored=IGNORED | OF_ROUTERS | {"ep_size", "pretraining_tp"},
-  tensors=tensors(LLAMA_NORMS),
+  ignored=OF_ROUTERS | {"ep_size", "pretraining_tp"},
 )
-# DeepSeek-V3's architecture, and its code; transformers has no such model_type.
-KIMI_K2 = dataclasses.replace(DEEPSEEK_V3, name="kimi_k2")
+_KIMI = "modeling_kimi_k25.KimiK25ForConditionalGeneration"
 # Kimi K2.5 and K2.6; of both the text part.
-KIMI_K25 = dataclasses.replace(
-  DEEPSEEK_V3,
-  name="kimi_k25",
-  architecture="Kimi_K25ForConditionalGeneration",
+_KIMI_K25 = _DEEPSEEK_V3.like(
+  "kimi_k25",
+  "Kimi_K25ForConditionalGeneration",
   spellings=("KimiK25ForConditionalGeneration",),
   supported={
-    **DEEPSEEK_V3.supported,
     "auto_map": (
-      *DEEPSEEK_V3.supported["auto_map"],
+      *_DEEPSEEK_V3.supported["auto_map"],
       {
         "AutoConfig": "configuration_kimi_k25.KimiK25Config",
-        **dict.fromkeys(
-          ("AutoModel", "AutoModelForCausalLM"),
-          "modeling_kimi_k25.KimiK25ForConditionalGeneration",
-        ),
+        "AutoModel": _KIMI,
+        "AutoModelForCausalLM": _KIMI,
       },
     ),
   },
-  ignored=DEEPSEEK_V3.ignored
-  | {
+  ignored={
     *("ignore_index", "image_token_id", "media_placeholder_token_id"),
     *("projection_hidden_size", "projection_layer_norm_eps"),
     *("use_unified_vision_chunk", "video_placeholder", "video_token_id"),
     *("vision_config", "vision_end_token_id", "vision_start_token_id"),
   },
   nested=("kimi_k2", "deepseek_v3"),
-  tensors={
-    leaf: tuple("language_model." + name for name in names)
-    for leaf, names in DEEPSEEK_V3.tensors.items()
-  },
+  tensors=_inside(_TENSORS, "language_model."),
   other_parts=("vision_tower.", "mm_projector."),
 )
-GLM4_MOE = Family(
-  name="glm4_moe",
-  architecture="Glm4MoeForCausalLM",
-  fixed={"router_bias": True, "router_scores": "sigmoid"},
-  fields={
-    **FIELDS,
-    **ROUTED,
-    "attention_bias": "qkv_bias",
-  },
-  derived=(
-    config_json.partial_rope,
-    config_json.head_norms,
-    config_json.routed_experts,
-  ),
-  defaults={
-    **DEFAULTS,
-    "attention_bias": False,
-    "first_k_dense_replace": 1,
-    "partial_rotary_factor": 0.5,
-    "rms_norm_eps": 1e-5,
-    "use_qk_norm": False,
-  },
-  supported={**PARTIAL, **SILU, **SIGMOID},
-  ignored=IGNORED | OF_ROUTERS,
-  tensors=tensors(LLAMA_NORMS),
-)
-# GLM-4.7-Flash.
-GLM4_MOE_LITE = dataclasses.replace(
-  DEEPSEEK_V3,
-  name="glm4_moe_lite",
-  architecture="Glm4MoeLiteForCausalLM",
-  defaults={
-    **DEFAULTS,
-    "first_k_dense_replace": 1,
-    "q_lora_rank": None,
-    "rms_norm_eps": 1e-5,
-    "rope_interleave": True,
-  },
-)
 # DeepSeek-V3 with sparse attention; queries always have a latent vector.
-DEEPSEEK_V32 = dataclasses.replace(
-  DEEPSEEK_V3,
-  name="deepseek_v32",
-  architecture="DeepseekV32ForCausalLM",
+_DEEPSEEK_V32 = _DEEPSEEK_V3.like(
+  "deepseek_v32",
+  "DeepseekV32ForCausalLM",
+  without=("rope_interleave",),
+  fixed={"rotary_interleaved": True},
   derived=(
-    *DEEPSEEK_V3.derived,
+    *_DEEPSEEK_V3.derived,
     functools.partial(config_json.indexer, interleaved=False),
   ),
   supported={
-    **SUPPORTED,
-    **SILU,
-    **NO_BIAS,
-    **SIGMOID,
-    "mlp_bias": (False, None),
+    "auto_map": _code(),
+    "mlp_bias": _NO,
     "rope_interleave": (True,),
   },
-  fields={
-    key: field
-    for key, field in DEEPSEEK_V3.fields.items()
-    if key != "rope_interleave"
-  },
-  fixed={**DEEPSEEK_V3.fixed, "rotary_interleaved": True},
-  defaults={
-    key: value
-    for key, value in DEEPSEEK_V3.defaults.items()
-    if key != "rope_interleave"
-  },
-  tensors={
-    **DEEPSEEK_V3.tensors,
-    "layers/attention/indexer/query/kernel": (INDEXER + "wq_b.weight",),
-    "layers/attention/indexer/key/kernel": (INDEXER + "wk.weight",),
-    "layers/attention/indexer/key_norm/scale": (INDEXER + "k_norm.weight",),
-    "layers/attention/indexer/key_norm/bias": (INDEXER + "k_norm.bias",),
-    "layers/attention/indexer/head_weights/kernel": (
-      INDEXER + "weights_proj.weight",
-    ),
-  },
-)
-# GLM-5.
-GLM_MOE_DSA = dataclasses.replace(
-  DEEPSEEK_V32,
-  name="glm_moe_dsa",
-  architecture="GlmMoeDsaForCausalLM",
-  derived=(
-    *DEEPSEEK_V3.derived,
-    functools.partial(config_json.indexer, interleaved=True),
+  tensors=layered(
+    """
+    attention/indexer/(query|key)/kernel    (wq_b|wk).weight
+    attention/indexer/key_norm/(scale|bias) k_norm.(weight|bias)
+    attention/indexer/head_weights/kernel   weights_proj.weight
+    """,
+    _LAYER + "self_attn.indexer.",
   ),
-  defaults={**DEEPSEEK_V32.defaults, "rms_norm_eps": 1e-5},
 )
-_V4_LAYER = "model.layers.{layer}."
-_V4_ATTENTION = _V4_LAYER + "attn."
-_V4_TENSORS: dict[str, tuple[str, ...]] = {
-  "embed/embedding": ("model.embed_tokens.weight",),
-  "final_norm/scale": ("model.norm.weight",),
-  "head/kernel": ("head.weight",),
-  "router_bias": (_V4_LAYER + "ffn.gate.bias",),
-  "router_table": (_V4_LAYER + "ffn.gate.tid2eid",),
-  **{
-    f"stream_head/{leaf}": (f"model.hc_head.hc_{name}",)
-    for leaf, name in (("weight", "fn"), ("bias", "base"), ("scale", "scale"))
-  },
-  **{
-    f"layers/{leaf}_streams/{part}": (f"{_V4_LAYER}hc_{name}_{ending}",)
-    for leaf, name in (("attention", "attn"), ("mlp", "ffn"))
-    for part, ending in (("weight", "fn"), ("bias", "base"), ("scale", "scale"))
-  },
-  **{
-    f"layers/{leaf}": (_V4_LAYER + name,)
-    for leaf, name in (
-      ("attention_norm/scale", "attn_norm.weight"),
-      ("mlp_norm/scale", "ffn_norm.weight"),
-      ("attention/query_down/kernel", "attn.wq_a.weight"),
-      ("attention/query_down_norm/scale", "attn.q_norm.weight"),
-      ("attention/query_up/kernel", "attn.wq_b.weight"),
-      ("attention/kv_down/kernel", "attn.wkv.weight"),
-      ("attention/kv_down_norm/scale", "attn.norm.weight"),
-      ("attention/sinks", "attn.attn_sink"),
-      ("attention/out_down", "attn.wo_a.weight"),
-      ("attention/out/kernel", "attn.wo_b.weight"),
-      ("attention/indexer/query/kernel", "attn.indexer.wq_b.weight"),
-      (
-        "attention/indexer/head_weights/kernel",
-        "attn.indexer.weights_proj.weight",
-      ),
-      ("mlp/router/kernel", "ffn.gate.weight"),
-      ("mlp/shared/gate/kernel", "ffn.shared_experts.w1.weight"),
-      ("mlp/shared/up/kernel", "ffn.shared_experts.w3.weight"),
-      ("mlp/shared/down/kernel", "ffn.shared_experts.w2.weight"),
-      ("mlp/experts/gate", "ffn.experts.{expert}.w1.weight"),
-      ("mlp/experts/up", "ffn.experts.{expert}.w3.weight"),
-      ("mlp/experts/down", "ffn.experts.{expert}.w2.weight"),
-    )
-  },
-  **{
-    f"layers/attention/{of}compressor/{leaf}": (
-      _V4_ATTENTION + of.replace("/", ".") + "compressor." + name,
-    )
-    for of in ("", "indexer/")
-    for leaf, name in (
-      ("values/kernel", "wkv.weight"),
-      ("gates/kernel", "wgate.weight"),
-      ("place_bias", "ape"),
-      ("norm/scale", "norm.weight"),
-    )
-  },
-}
-_AS_WRITTEN = Family(
-  name="deepseek_v4",
-  architecture="DeepseekV4ForCausalLM",
+_V4_TENSORS = table("""
+  embed/embedding                 model.embed_tokens.weight
+  final_norm/scale                model.norm.weight
+  head/kernel                     head.weight
+  router_(bias|table)             model.layers.{layer}.ffn.gate.(bias|tid2eid)
+  stream_head/(weight|bias|scale) model.hc_head.hc_(fn|base|scale)
+""") | layered("""
+  attention_streams/(weight|bias|scale) hc_attn_(fn|base|scale)
+  mlp_streams/(weight|bias|scale)       hc_ffn_(fn|base|scale)
+  (attention|mlp)_norm/scale            (attn|ffn)_norm.weight
+  attention/query_down/kernel           attn.wq_a.weight
+  attention/query_down_norm/scale       attn.q_norm.weight
+  attention/query_up/kernel             attn.wq_b.weight
+  attention/kv_down/kernel              attn.wkv.weight
+  attention/kv_down_norm/scale          attn.norm.weight
+  attention/sinks                       attn.attn_sink
+  attention/out_down                    attn.wo_a.weight
+  attention/out/kernel                  attn.wo_b.weight
+  attention/compressor/(values|gates)/kernel attn.compressor.(wkv|wgate).weight
+  attention/compressor/place_bias            attn.compressor.ape
+  attention/compressor/norm/scale            attn.compressor.norm.weight
+  attention/indexer/query/kernel             attn.indexer.wq_b.weight
+  attention/indexer/head_weights/kernel      attn.indexer.weights_proj.weight
+  attention/indexer/compressor/values/kernel attn.indexer.compressor.wkv.weight
+  attention/indexer/compressor/gates/kernel attn.indexer.compressor.wgate.weight
+  attention/indexer/compressor/place_bias    attn.indexer.compressor.ape
+  attention/indexer/compressor/norm/scale    attn.indexer.compressor.norm.weight
+  mlp/router/kernel                ffn.gate.weight
+  mlp/shared/(gate|up|down)/kernel ffn.shared_experts.(w1|w3|w2).weight
+  mlp/experts/(gate|up|down)       ffn.experts.{expert}.(w1|w3|w2).weight
+""")
+_DEEPSEEK_V4 = _ANY.like(
+  "deepseek_v4",
+  "DeepseekV4ForCausalLM",
+  without=("intermediate_size", *_PART),
   fixed={
     "activation": "bounded",
     "attention_sinks": True,
     "router_scores": "sqrtsoftplus",
   },
   fields={
-    **{key: x for key, x in FIELDS.items() if key != "intermediate_size"},
     "moe_intermediate_size": "expert_width",
     "n_routed_experts": "num_experts",
     "num_experts_per_tok": "experts_per_token",
@@ -604,7 +538,6 @@ _AS_WRITTEN = Family(
     "hc_mult": 4,
     "hc_sinkhorn_iters": 20,
     "head_dim": 512,
-    "hidden_act": "silu",
     "index_head_dim": 128,
     "index_n_heads": 64,
     "index_topk": 512,
@@ -614,32 +547,26 @@ _AS_WRITTEN = Family(
     "o_groups": 8,
     "o_lora_rank": 1024,
     "q_lora_rank": 1024,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10_000.0,
     "routed_scaling_factor": 1.5,
     "sliding_window": 128,
     "swiglu_limit": 10.0,
-    "tie_word_embeddings": False,
   },
   supported={
-    **PARTIAL,
-    **SILU,
-    **NO_BIAS,
     "expert_dtype": ("fp8", None),
-    "mlp_bias": (False, None),
+    "mlp_bias": _NO,
     "n_shared_experts": (1,),
     "norm_topk_prob": (True,),
     "router_jitter_noise": (0, None),
     "scoring_func": ("sqrtsoftplus",),
     "topk_method": ("noaux_tc",),
   },
-  ignored=IGNORED | OF_ROUTERS,
+  ignored=OF_ROUTERS,
   tensors=_V4_TENSORS,
   later_layers=("mtp.",),
 )
 # DeepSeek's own names; those of the first form are what transformers writes.
 _AS_PUBLISHED = dataclasses.replace(
-  _AS_WRITTEN,
+  _DEEPSEEK_V4,
   tensors={
     leaf: tuple(
       name.removeprefix("model.")
@@ -651,12 +578,9 @@ _AS_PUBLISHED = dataclasses.replace(
     for leaf, names in _V4_TENSORS.items()
   },
 )
-DEEPSEEK_V4 = dataclasses.replace(
-  _AS_WRITTEN, forms={"hc_head_fn": _AS_PUBLISHED}
-)
-GPT_OSS = Family(
-  name="gpt_oss",
-  architecture="GptOssForCausalLM",
+_GPT_OSS = _USUAL.like(
+  "gpt_oss",
+  "GptOssForCausalLM",
   fixed={
     "activation": "clamped",
     "attention_sinks": True,
@@ -664,10 +588,7 @@ GPT_OSS = Family(
     "out_bias": True,
     "qkv_bias": True,
   },
-  fields={
-    **FIELDS,
-    "num_experts_per_tok": "experts_per_token",
-  },
+  fields={"num_experts_per_tok": "experts_per_token"},
   derived=(
     config_json.named_rope,
     config_json.num_experts,
@@ -676,55 +597,37 @@ GPT_OSS = Family(
     config_json.alternating_window,
   ),
   defaults={
-    **DEFAULTS,
     "head_dim": 64,
     "rms_norm_eps": 1e-5,
     "rope_theta": 150_000.0,
     "swiglu_alpha": 1.702,
     "swiglu_limit": 7.0,
   },
-  supported={
-    **SUPPORTED,
-    **SILU,
-    "attention_bias": (True,),
-  },
+  supported={"attention_bias": (True,)},
   # A note; the original context is among the keys of the positions.
-  ignored=IGNORED | OF_ROUTERS | {"initial_context_length"},
-  tensors={
-    **tensors(LLAMA_NORMS),
-    "layers/mlp/router/kernel": (MLP + "router.weight",),
-    "layers/mlp/router/bias": (MLP + "router.bias",),
-    "layers/mlp/experts/gate": (MLP + "experts.gate_proj",),
-    "layers/mlp/experts/up": (MLP + "experts.up_proj",),
-    "layers/mlp/experts/down": (MLP + "experts.down_proj",),
-    "layers/mlp/experts/gate_bias": (MLP + "experts.gate_proj_bias",),
-    "layers/mlp/experts/up_bias": (MLP + "experts.up_proj_bias",),
-    "layers/mlp/experts/down_bias": (MLP + "experts.down_proj_bias",),
-  },
-  fused=(
+  ignored=OF_ROUTERS | {"initial_context_length"},
+  tensors=layered("""
+    mlp/router/(kernel|bias)        mlp.router.(weight|bias)
+    mlp/experts/(gate|up|down)      mlp.experts.(gate|up|down)_proj
+    mlp/experts/(gate|up|down)_bias mlp.experts.(gate|up|down)_proj_bias
+  """),
+  fused=tuple(
     Fused(
-      "experts.gate_up_proj",
-      ("experts.gate_proj", "experts.up_proj"),
+      f"experts.gate_up_proj{end}",
+      (f"experts.gate_proj{end}", f"experts.up_proj{end}"),
       interleaved=True,
-    ),
-    Fused(
-      "experts.gate_up_proj_bias",
-      ("experts.gate_proj_bias", "experts.up_proj_bias"),
-      interleaved=True,
-    ),
+    )
+    for end in ("", "_bias")
   ),
   experts_in_one=True,
 )
 
+# --- Towers ---
 
 # Notes, and sizes of images, which only the processor needs.
 _IGNORED = IGNORED | {
-  "max_image_size",
-  "model_type",
-  "size",
-  "spatial_patch_size",
-  "tie_word_embeddings",
-  "tokens_per_second",
+  *("max_image_size", "model_type", "size", "spatial_patch_size"),
+  *("tie_word_embeddings", "tokens_per_second"),
 }
 _QWEN = {
   "depth": "num_layers",
@@ -742,11 +645,7 @@ _QWEN_DEFAULTS: Keys = {
   "spatial_merge_size": 2,
   "temporal_patch_size": 2,
 }
-_AXIAL: tuple = (
-  None,
-  {"rope_theta": 10_000.0, "rope_type": "axial"},
-  {"rope_theta": 10_000, "rope_type": "axial"},
-)
+_AXIAL: tuple = (None, {"rope_theta": 10_000.0, "rope_type": "axial"})
 
 
 def turned_by_place(keys: Keys, default: tuple[int, ...]) -> dict[str, Any]:
@@ -769,15 +668,17 @@ def turned_by_place(keys: Keys, default: tuple[int, ...]) -> dict[str, Any]:
       if entry.get(name) == "mrope":
         entry[name] = "default"
     keys[key] = entry
-  if (
-    not isinstance(default, list | tuple)
-    or len(default) != 3
-    or not all(type(x) is int and x >= 0 for x in default)
-  ):
+  if not _are_numbers(default) or len(default) != 3:
     raise config_json.unsupported(
       "mrope_section", default, "a list of three numbers of pairs of channels"
     )
   return {**config_json.rope(keys), "rope_sections": tuple(default)}
+
+
+def _are_numbers(values: Any) -> bool:
+  return isinstance(values, list | tuple) and all(
+    type(x) is int and x >= 0 for x in values
+  )
 
 
 def _tower(
@@ -793,11 +694,7 @@ def _tower(
     raise config_json.unsupported("vision_config", config, "an object of keys")
   config = {**defaults, **config}
   fields: dict[str, Any] = {"kind": kind}
-  for key, values in supported.items():
-    if key in config and (value := config.pop(key)) not in values:
-      raise config_json.unsupported(
-        f"vision_config.{key}", value, config_json.listed(values)
-      )
+  config_json.check_supported(config, supported, "vision_config.")
   for key, name in names.items():
     value = config_json.required(config, key)
     kinds = (int, float) if name == "norm_eps" else (int,)
@@ -823,11 +720,11 @@ def _make(fields: dict[str, Any], rest: Keys) -> dict[str, Any]:
     raise ValueError(f"config.json: vision_config makes no {error}") from error
 
 
-def _layers(key: str, value: Any) -> tuple[int, ...]:
-  if not isinstance(value, list | tuple) or not all(
-    type(x) is int and x >= 0 for x in value
-  ):
-    raise config_json.unsupported(key, value, "a list of layers, from 0")
+def _layers(rest: Keys, key: str) -> tuple[int, ...]:
+  if not _are_numbers(value := rest.pop(key)):
+    raise config_json.unsupported(
+      f"vision_config.{key}", value, "a list of layers, from 0"
+    )
   return tuple(value)
 
 
@@ -900,8 +797,7 @@ def qwen2_5_tower(keys: Keys) -> dict[str, Any]:
     raise config_json.unsupported(
       "vision_config.window_size", size, f"at least a token, {token} pixels"
     )
-  key = "fullatt_block_indexes"
-  full = _layers(f"vision_config.{key}", rest.pop(key))
+  full = _layers(rest, "fullatt_block_indexes")
   # Files list them in any order, and may list layers beyond the last one.
   full = tuple(sorted({x for x in full if x < fields["num_layers"]}))
   return _make({**fields, "window": size // token, "full_layers": full}, rest)
@@ -931,8 +827,7 @@ def qwen3_tower(keys: Keys) -> dict[str, Any]:
     raise config_json.unsupported(
       "vision_config.num_position_embeddings", count, "the square of a number"
     )
-  key = "deepstack_visual_indexes"
-  deep = _layers(f"vision_config.{key}", rest.pop(key))
+  deep = _layers(rest, "deepstack_visual_indexes")
   return _make({**fields, "side": side, "deep_layers": deep}, rest)
 
 
@@ -964,11 +859,11 @@ def siglip_tower(keys: Keys) -> dict[str, Any]:
   )
   merge = config_json.take(keys, "scale_factor")
   size = rest.pop("image_size")
-  for key, value, name, number in (
-    ("scale_factor", merge, "merge", merge),
-    ("vision_config.image_size", size, "side", size),
+  for key, value, name in (
+    ("scale_factor", merge, "merge"),
+    ("vision_config.image_size", size, "side"),
   ):
-    if type(number) is not int or number not in TOWER_RANGES[name]:
+    if type(value) is not int or value not in TOWER_RANGES[name]:
       raise config_json.unsupported(
         key, value, f"a number, {TOWER_RANGES[name]}"
       )
@@ -976,137 +871,92 @@ def siglip_tower(keys: Keys) -> dict[str, Any]:
   return _make({**fields, "merge": merge, "side": side}, rest)
 
 
-def _within(
-  tensors: Mapping[str, tuple[str, ...]], inner: str
-) -> dict[str, tuple[str, ...]]:
-  """Tensor names of a language model inside another model, at `inner`."""
-  return {
-    leaf: tuple(
-      inner + name.removeprefix("model.") if name.startswith("model.") else name
-      for name in names
-    )
-    for leaf, names in tensors.items()
-  }
+def _modules(text: str, inner: str) -> dict[str, tuple[str, ...]]:
+  """Reads a table of a tower's modules, each with a kernel, or scale, and bias.
+
+  Args:
+    text: Rows of a module here, which is a norm if its name ends so, and there.
+    inner: Beginning of the names there.
+  """
+  rows: dict[str, tuple[str, ...]] = {}
+  for leaf, names in table(text, "tower/", inner).items():
+    weight = "scale" if leaf.endswith("norm") else "kernel"
+    rows[f"{leaf}/{weight}"] = tuple(f"{name}.weight" for name in names)
+    rows[f"{leaf}/bias"] = tuple(f"{name}.bias" for name in names)
+  return rows
 
 
-def _affine(leaf: str, name: str, kernel: bool = True) -> dict:
-  """Tensor names of the kernel (or scale) and bias of a module."""
-  weight = "kernel" if kernel else "scale"
-  return {
-    f"tower/{leaf}/{weight}": (f"{name}.weight",),
-    f"tower/{leaf}/bias": (f"{name}.bias",),
-  }
-
-
-def _qwen_tower(prefix: str, names: Mapping[str, str]) -> dict:
-  """Tensor names of a Qwen tower; `names` differ between the families."""
-  layer = prefix + "blocks.{layer}."
-  tensors = {
-    **_affine("patch", prefix + "patch_embed.proj"),
-    **_affine("layers/attention/qkv", layer + "attn.qkv"),
-    **_affine("layers/attention/out", layer + "attn.proj"),
-    **_affine("layers/attention_norm", layer + "norm1", kernel=False),
-    **_affine("layers/mlp_norm", layer + "norm2", kernel=False),
-  }
-  for leaf, name in names.items():
-    is_kernel = not leaf.endswith("norm")
-    tensors |= _affine(leaf, prefix + name, kernel=is_kernel)
-  return tensors
-
-
-_QWEN2_MERGER = {
-  "merger/norm": "merger.ln_q",
-  "merger/up": "merger.mlp.0",
-  "merger/down": "merger.mlp.2",
-}
-_QWEN2_TOWER = _qwen_tower(
+_QWEN_TOWER = """
+  patch                            patch_embed.proj
+  layers/attention/(qkv|out)       blocks.{layer}.attn.(qkv|proj)
+  layers/(attention_norm|mlp_norm) blocks.{layer}.(norm1|norm2)
+"""
+_QWEN2_MERGER = "merger/(norm|up|down) merger.(ln_q|mlp.0|mlp.2)"
+_QWEN2_TOWER = _modules(
+  f"""{_QWEN_TOWER}
+  layers/mlp/(up|down) blocks.{{layer}}.mlp.(fc1|fc2)
+  {_QWEN2_MERGER}
+  """,
   "visual.",
-  {
-    "layers/mlp/up": "blocks.{layer}.mlp.fc1",
-    "layers/mlp/down": "blocks.{layer}.mlp.fc2",
-    **_QWEN2_MERGER,
-  },
 )
-_QWEN2_5_TOWER = _qwen_tower(
+_QWEN2_5_TOWER = _modules(
+  f"""{_QWEN_TOWER}
+  layers/mlp/(gate|up|down) blocks.{{layer}}.mlp.(gate|up|down)_proj
+  {_QWEN2_MERGER}
+  """,
   "visual.",
-  {
-    **{
-      f"layers/mlp/{name}": f"blocks.{{layer}}.mlp.{name}_proj"
-      for name in ("gate", "up", "down")
-    },
-    **_QWEN2_MERGER,
-  },
 )
-_MERGER = {"norm": "norm", "up": "linear_fc1", "down": "linear_fc2"}
-_QWEN3_TOWER = {
-  **_qwen_tower(
-    "model.visual.",
-    {
-      "layers/mlp/up": "blocks.{layer}.mlp.linear_fc1",
-      "layers/mlp/down": "blocks.{layer}.mlp.linear_fc2",
-      **{f"merger/{k}": f"merger.{v}" for k, v in _MERGER.items()},
-      **{
-        f"deep/{k}": f"deepstack_merger_list.{{layer}}.{v}"
-        for k, v in _MERGER.items()
-      },
-    },
-  ),
-  "tower/places/embedding": ("model.visual.pos_embed.weight",),
-}
-_SIGLIP = "model.vision_model."
-_SIGLIP_LAYER = _SIGLIP + "encoder.layers.{layer}."
-_SIGLIP_TOWER = {
-  **_affine("patch", _SIGLIP + "embeddings.patch_embedding"),
-  **_affine("layers/attention_norm", _SIGLIP_LAYER + "layer_norm1", False),
-  **_affine("layers/mlp_norm", _SIGLIP_LAYER + "layer_norm2", False),
-  **_affine("layers/attention/out", _SIGLIP_LAYER + "self_attn.out_proj"),
-  **_affine("layers/mlp/up", _SIGLIP_LAYER + "mlp.fc1"),
-  **_affine("layers/mlp/down", _SIGLIP_LAYER + "mlp.fc2"),
-  **_affine("final_norm", _SIGLIP + "post_layernorm", False),
-  **{
-    f"tower/layers/attention/qkv/{leaf}": tuple(
-      f"{_SIGLIP_LAYER}self_attn.{name}_proj.{ending}" for name in "qkv"
-    )
-    for leaf, ending in (("kernel", "weight"), ("bias", "bias"))
-  },
-  "tower/places/embedding": (_SIGLIP + "embeddings.position_embedding.weight",),
-  "tower/connector/kernel": (
-    "model.connector.modality_projection.proj.weight",
-  ),
-}
-_FIELDS = {**FIELDS, "image_token_id": "image_token"}
-# Keys about tokens around images and about videos, which are not read.
-_MARKS = {
-  "video_token_id",
-  "vision_end_token_id",
-  "vision_start_token_id",
-  "vision_token_id",
-}
+_QWEN3_TOWER = _modules(
+  _QWEN_TOWER
+  + """
+  layers/mlp/(up|down)  blocks.{layer}.mlp.(linear_fc1|linear_fc2)
+  merger/(norm|up|down) merger.(norm|linear_fc1|linear_fc2)
+  deep/(norm|up|down) deepstack_merger_list.{layer}.(norm|linear_fc1|linear_fc2)
+  """,
+  "model.visual.",
+) | table("tower/places/embedding model.visual.pos_embed.weight")
+_SIGLIP_TOWER = _modules(
+  """
+  patch                      embeddings.patch_embedding
+  layers/attention_norm      encoder.layers.{layer}.layer_norm1
+  layers/mlp_norm            encoder.layers.{layer}.layer_norm2
+  layers/attention/(qkv|out) encoder.layers.{layer}.self_attn.([qkv]|out)_proj
+  layers/mlp/(up|down)       encoder.layers.{layer}.mlp.(fc1|fc2)
+  final_norm                 post_layernorm
+  """,
+  "model.vision_model.",
+) | table(
+  """
+  places/embedding vision_model.embeddings.position_embedding.weight
+  connector/kernel connector.modality_projection.proj.weight
+  """,
+  "tower/",
+  "model.",
+)
 
-QWEN2_5_VL = Family(
-  name="qwen2_5_vl",
-  architecture="Qwen2_5_VLForConditionalGeneration",
+_QWEN2_5_VL = _USUAL.like(
+  "qwen2_5_vl",
+  "Qwen2_5_VLForConditionalGeneration",
+  without=("attention_bias", "head_dim"),
   fixed={"qkv_bias": True},
-  fields={key: name for key, name in _FIELDS.items() if key != "head_dim"},
+  fields={"image_token_id": "image_token"},
   derived=(
     functools.partial(turned_by_place, default=(16, 24, 24)),
     qwen2_5_tower,
     config_json.qwen_window,
   ),
   defaults={
-    **{key: x for key, x in DEFAULTS.items() if key != "head_dim"},
     **NO_WINDOW,
     "max_window_layers": 80,
     "rms_norm_eps": 1e-5,
     "rope_theta": 1_000_000.0,
   },
-  supported={**SUPPORTED, **SILU},
-  ignored=IGNORED | _MARKS,
+  ignored=_MARKS,
   nested=("qwen2_5_vl_text", None),
-  tensors={**tensors(LLAMA_NORMS), **_QWEN2_5_TOWER},
+  tensors=_QWEN2_5_TOWER,
 )
-QWEN2_VL = dataclasses.replace(
-  QWEN2_5_VL,
+_QWEN2_VL = dataclasses.replace(
+  _QWEN2_5_VL,
   name="qwen2_vl",
   architecture="Qwen2VLForConditionalGeneration",
   derived=(
@@ -1115,67 +965,47 @@ QWEN2_VL = dataclasses.replace(
     config_json.qwen_window,
   ),
   nested=("qwen2_vl_text", None),
-  tensors={**tensors(LLAMA_NORMS), **_QWEN2_TOWER},
+  tensors=_TENSORS | _QWEN2_TOWER,
 )
-QWEN3_VL = Family(
-  name="qwen3_vl",
-  architecture="Qwen3VLForConditionalGeneration",
+_QWEN3_VL = _USUAL.like(
+  "qwen3_vl",
+  "Qwen3VLForConditionalGeneration",
   fixed={"qk_norm": "head", "rope_sections_mixed": True},
-  fields=_FIELDS,
+  fields={"image_token_id": "image_token"},
   derived=(
     functools.partial(turned_by_place, default=(24, 20, 20)),
     qwen3_tower,
   ),
-  defaults={**DEFAULTS, "head_dim": 128, "rope_theta": 500_000.0},
-  supported={**SUPPORTED, **SILU, **NO_BIAS},
-  ignored=IGNORED | _MARKS,
+  defaults={"head_dim": 128, "rope_theta": 500_000.0},
+  ignored=_MARKS,
   nested=("qwen3_vl_text",),
-  tensors={
-    **_within(tensors(LLAMA_NORMS), "model.language_model."),
-    **_QWEN3_TOWER,
-  },
+  tensors=_inside(_TENSORS, "model.language_model.", "model.") | _QWEN3_TOWER,
 )
-IDEFICS3 = Family(
-  name="idefics3",
-  architecture="Idefics3ForConditionalGeneration",
-  fields=_FIELDS,
+_IDEFICS3 = _USUAL.like(
+  "idefics3",
+  "Idefics3ForConditionalGeneration",
+  fields={"image_token_id": "image_token"},
   derived=(config_json.rope, siglip_tower),
   defaults={
-    **DEFAULTS,
     "num_key_value_heads": None,
     "rms_norm_eps": 1e-5,
     "scale_factor": 2,
   },
   supported={
-    **SUPPORTED,
-    **SILU,
-    **NO_BIAS,
     "is_llama_config": (True,),
-    "mlp_bias": (False, None),
+    "mlp_bias": _NO,
     "qk_layer_norms": (False,),
     "rope_interleaved": (False,),
     "use_resampler": (False,),
   },
   # Keys of the code that trained the models; only "scale_factor" counts.
-  ignored=IGNORED
-  | {
-    "_flash_attn_2_enabled",
-    "neftune_noise_alpha",
-    "perceiver_config",
-    "pixel_shuffle_factor",
-    "pretraining_tp",
-    "use_reentrant_checkpointing",
+  ignored={
+    *("_flash_attn_2_enabled", "neftune_noise_alpha", "perceiver_config"),
+    *("pixel_shuffle_factor", "pretraining_tp", "use_reentrant_checkpointing"),
   },
   nested=("llama",),
-  tensors={
-    **_within(tensors(LLAMA_NORMS), "model.text_model."),
-    **_SIGLIP_TOWER,
-  },
+  tensors=_inside(_TENSORS, "model.text_model.", "model.") | _SIGLIP_TOWER,
 )
-SMOLVLM = dataclasses.replace(
-  IDEFICS3, name="smolvlm", architecture="SmolVLMForConditionalGeneration"
-)
-
 
 _MOST_FURTHER = 64  # Most layers behind the model; published files have 0 or 1.
 
@@ -1229,11 +1059,9 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
       f"{[family.architecture]}, the model with a language head",
     )
   config_json.check_quantization(
-    keys.pop("quantization_config", None), packs_experts=name == GPT_OSS.name
+    keys.pop("quantization_config", None), packs_experts=name == _GPT_OSS.name
   )
-  for key, values in family.supported.items():
-    if key in keys and (value := keys.pop(key)) not in values:
-      raise config_json.unsupported(key, value, config_json.listed(values))
+  config_json.check_supported(keys, family.supported)
   if keys.get("num_key_value_heads", 0) is None:
     keys["num_key_value_heads"] = keys.get("num_attention_heads")
   fields = dict(family.fixed)
@@ -1286,151 +1114,46 @@ def _unread_keys(family: Family, fields: Keys) -> list[str]:
 
 # --- The table ---
 
-_QWEN2 = Family(
-  name="qwen2",
-  architecture="Qwen2ForCausalLM",
-  fixed={"qkv_bias": True},
-  fields=FIELDS,
-  derived=(config_json.rope, config_json.qwen_window),
-  defaults={**DEFAULTS, **NO_WINDOW},
-  supported={**SUPPORTED, **SILU, "use_mrope": (False, None)},
-  ignored=IGNORED,
-  tensors=tensors(LLAMA_NORMS),
-)
-_QWEN3 = Family(
-  name="qwen3",
-  architecture="Qwen3ForCausalLM",
+_QWEN3 = _USUAL.like(
+  "qwen3",
+  "Qwen3ForCausalLM",
   fixed={"qk_norm": "head"},
-  fields=FIELDS,
   derived=(config_json.rope, config_json.qwen_window),
-  defaults={**DEFAULTS, **NO_WINDOW, "head_dim": 128},
-  supported={**SUPPORTED, **SILU, **NO_BIAS},
-  ignored=IGNORED,
-  tensors=tensors(LLAMA_NORMS),
-)
-_QWEN3_MOE = Family(
-  name="qwen3_moe",
-  architecture="Qwen3MoeForCausalLM",
-  fixed={"qk_norm": "head"},
-  fields={
-    **FIELDS,
-    "moe_intermediate_size": "expert_width",
-    "norm_topk_prob": "norm_topk",
-    "num_experts_per_tok": "experts_per_token",
-  },
-  derived=(config_json.rope, config_json.num_experts),
-  defaults={**DEFAULTS, "norm_topk_prob": False},
-  supported={
-    **SUPPORTED,
-    **SILU,
-    **NO_BIAS,
-    # Experts in all layers.
-    "decoder_sparse_step": (1,),
-    "mlp_only_layers": ([], None),
-    # Versions of transformers disagree about which layers would slide.
-    "use_sliding_window": (False, None),
-  },
-  ignored=IGNORED
-  | {
-    "max_window_layers",
-    "output_router_logits",
-    "router_aux_loss_coef",
-    "sliding_window",
-  },
-  tensors=tensors(LLAMA_NORMS),
+  defaults={**NO_WINDOW, "head_dim": 128},
 )
 _TAPS = Fused(
   "linear_attn.conv1d.weight",
   tuple(f"linear_attn.conv1d.{part}" for part in "qkv"),
 )
-_QWEN3_NEXT = Family(
-  name="qwen3_next",
-  architecture="Qwen3NextForCausalLM",
-  fixed={
-    "attention_gate": True,
-    "norm_plus_one": True,
-    "qk_norm": "head",
-    "shared_gate": True,
-  },
-  fields={
-    **FIELDS,
-    "moe_intermediate_size": "expert_width",
-    "norm_topk_prob": "norm_topk",
-    "num_experts_per_tok": "experts_per_token",
-    "shared_expert_intermediate_size": "shared_width",
-  },
-  derived=(
-    config_json.partial_rope,
-    config_json.delta_rule,
-    config_json.num_experts,
-  ),
+_QWEN3_5_TEXT = _USUAL.like(
+  "qwen3_5_text",
+  "Qwen3_5ForCausalLM",
+  without=_PART,
+  fixed={"attention_gate": True, "norm_plus_one": True, "qk_norm": "head"},
+  derived=(config_json.text_rope, config_json.delta_rule),
   defaults={
-    **DEFAULTS,
     "full_attention_interval": 4,
     "head_dim": 256,
-    "intermediate_size": 5632,
     "linear_conv_kernel_dim": 4,
     "linear_key_head_dim": 128,
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
     "linear_value_head_dim": 128,
-    "norm_topk_prob": True,
     "partial_rotary_factor": 0.25,
   },
   supported={
-    **PARTIAL,
-    **SILU,
-    **NO_BIAS,
     "attn_output_gate": (True,),
-    # Experts in all layers.
-    "decoder_sparse_step": (1,),
     "mamba_ssm_dtype": ("float32", None),
     "mlp_only_layers": ([], None),
-    "use_sliding_window": (False, None),
+    "use_sliding_window": _NO,
   },
-  ignored=IGNORED | OF_ROUTERS,
-  tensors={
-    **tensors(LLAMA_NORMS),
-    "layers/delta/inputs/kernel": (DELTA + "in_proj_qkvz.weight",),
-    "layers/delta/rates/kernel": (DELTA + "in_proj_ba.weight",),
-    **{
-      f"layers/mlp/shared/{name}/kernel": (
-        MLP + f"shared_expert.{name}_proj.weight",
-      )
-      for name in ("gate", "up", "down")
-    },
-    "layers/mlp/shared_gate/kernel": (MLP + "shared_expert_gate.weight",),
-  },
-  fused=(_TAPS,),
-  later_layers=("mtp.",),
-)
-_QWEN3_5_TEXT = dataclasses.replace(
-  _QWEN3_NEXT,
-  name="qwen3_5_text",
-  architecture="Qwen3_5ForCausalLM",
-  fixed={"attention_gate": True, "norm_plus_one": True, "qk_norm": "head"},
-  fields=FIELDS,
-  derived=(config_json.text_rope, config_json.delta_rule),
-  defaults={
-    key: value
-    for key, value in _QWEN3_NEXT.defaults.items()
-    if key not in ("intermediate_size", "norm_topk_prob")
-  },
-  supported={
-    key: values
-    for key, values in _QWEN3_NEXT.supported.items()
-    if key != "decoder_sparse_step"
-  },
-  ignored=IGNORED | {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"},
-  tensors={
-    **_QWEN3_NEXT.tensors,
-    "layers/delta/inputs/kernel": tuple(
-      DELTA + f"in_proj_{part}.weight" for part in "qkvz"
-    ),
-    "layers/delta/rates/kernel": tuple(
-      DELTA + f"in_proj_{part}.weight" for part in "ba"
-    ),
-  },
+  ignored={"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"},
+  tensors=layered("""
+    delta/inputs/kernel    linear_attn.in_proj_[qkvz].weight
+    delta/rates/kernel     linear_attn.in_proj_[ba].weight
+    mlp/shared_gate/kernel mlp.shared_expert_gate.weight
+   mlp/shared/(gate|up|down)/kernel mlp.shared_expert.(gate|up|down)_proj.weight
+  """),
   fused=(
     _TAPS,
     Fused(
@@ -1438,26 +1161,56 @@ _QWEN3_5_TEXT = dataclasses.replace(
       tuple(f"linear_attn.in_proj_{part}.weight" for part in "qkv"),
     ),
   ),
+  later_layers=("mtp.",),
+)
+_QWEN3_NEXT = _QWEN3_5_TEXT.like(
+  "qwen3_next",
+  "Qwen3NextForCausalLM",
+  without=_QWEN3_5_TEXT.ignored - IGNORED,
+  fixed={"shared_gate": True},
+  fields={**_MIXTURE, "shared_expert_intermediate_size": "shared_width"},
+  derived=(
+    config_json.partial_rope,
+    config_json.delta_rule,
+    config_json.num_experts,
+  ),
+  defaults={"intermediate_size": 5632, "norm_topk_prob": True},
+  supported=_IN_ALL_LAYERS,
+  ignored=OF_ROUTERS,
+  tensors=layered("""
+    delta/(inputs|rates)/kernel linear_attn.(in_proj_qkvz|in_proj_ba).weight
+  """),
+  fused=(_TAPS,),
+)
+_QWEN3_5_MOE_TEXT = _QWEN3_5_TEXT.like(
+  "qwen3_5_moe_text",
+  "Qwen3_5MoeForCausalLM",
+  without=("intermediate_size",),
+  fixed={"shared_gate": True},
+  fields={
+    "moe_intermediate_size": "expert_width",
+    "num_experts_per_tok": "experts_per_token",
+    "shared_expert_intermediate_size": "shared_width",
+  },
+  derived=(*_QWEN3_5_TEXT.derived, config_json.num_experts),
+  # Weights of a token's experts always add up to 1.
+  supported={"norm_topk_prob": (True,)},
+  ignored=OF_ROUTERS,
 )
 # Images are not read; the tower is left as it is.
-_QWEN3_5 = dataclasses.replace(
-  _QWEN3_5_TEXT,
-  name="qwen3_5",
-  architecture="Qwen3_5ForConditionalGeneration",
-  ignored=_QWEN3_5_TEXT.ignored | _MARKS | {"image_token_id", "vision_config"},
-  nested=("qwen3_5_text",),
-  tensors=_within(_QWEN3_5_TEXT.tensors, "model.language_model."),
-  other_parts=("model.visual.",),
-)
-# Files have one tensor for all experts of a layer; in FP8, and as transformers
-# writes them, one for each.
-_EXPERTS_GATE_UP = Fused(
-  "experts.gate_up_proj", ("experts.gate_proj", "experts.up_proj"), axis=1
-)
+_QWEN3_5_IMAGES: dict[str, Any] = {
+  "ignored": _MARKS | {"image_token_id", "vision_config"},
+  "tensors": _inside(_QWEN3_5_TEXT.tensors, "model.language_model.", "model."),
+  "other_parts": ("model.visual.",),
+}
 
 
 def _either_form(family: Family) -> Family:
-  """A mixture whose files have one tensor for each expert, or for all."""
+  """A mixture whose files have one tensor for each expert, or for all.
+
+  Files have one for all experts of a layer; in FP8, and as transformers writes
+  them, one for each.
+  """
   joint_names = {
     leaf: tuple(
       name.replace(".{expert}", "").removesuffix(".weight") for name in names
@@ -1475,208 +1228,34 @@ def _either_form(family: Family) -> Family:
   return dataclasses.replace(family, forms={_EXPERTS_GATE_UP.name: form})
 
 
-_MIXTURE_OF_QWEN3_5: dict[str, Any] = {
-  "fixed": _QWEN3_NEXT.fixed,
-  "fields": {
-    key: field
-    for key, field in _QWEN3_NEXT.fields.items()
-    if key not in ("intermediate_size", "norm_topk_prob")
-  },
-  "derived": (*_QWEN3_5_TEXT.derived, config_json.num_experts),
-  # Weights of a token's experts always add up to 1.
-  "supported": {**_QWEN3_5_TEXT.supported, "norm_topk_prob": (True,)},
-}
-_QWEN3_5_MOE_TEXT = _either_form(
-  dataclasses.replace(
-    _QWEN3_5_TEXT,
-    name="qwen3_5_moe_text",
-    architecture="Qwen3_5MoeForCausalLM",
-    ignored=_QWEN3_5_TEXT.ignored | OF_ROUTERS,
-    **_MIXTURE_OF_QWEN3_5,
-  )
-)
-_QWEN3_5_MOE = _either_form(
-  dataclasses.replace(
-    _QWEN3_5,
-    name="qwen3_5_moe",
-    architecture="Qwen3_5MoeForConditionalGeneration",
-    ignored=_QWEN3_5.ignored | OF_ROUTERS,
-    nested=("qwen3_5_moe_text",),
-    **_MIXTURE_OF_QWEN3_5,
-  )
-)
-_LLAMA = Family(
-  name="llama",
-  architecture="LlamaForCausalLM",
-  fields=FIELDS,
-  derived=(config_json.rope,),
-  defaults={**DEFAULTS, "num_key_value_heads": None},
-  supported={
-    **SUPPORTED,
-    **SILU,
-    **NO_BIAS,
-    "is_llama_config": (True,),
-    "mlp_bias": (False, None),
-    "rope_interleaved": (False,),
-  },
-  # The split of matmuls in pretraining.
-  ignored=IGNORED | {"pretraining_tp"},
-  tensors=tensors(LLAMA_NORMS),
-)
-_GRANITE = Family(
-  name="granite",
-  architecture="GraniteForCausalLM",
-  fields={
-    **FIELDS,
-    "attention_multiplier": "attention_scale",
-    "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale",
-  },
-  derived=(config_json.rope, config_json.logit_scale),
-  defaults={
-    **DEFAULTS,
-    "attention_multiplier": 1.0,
-    "embedding_multiplier": 1.0,
-    "logits_scaling": 1.0,
-    "num_key_value_heads": None,
-    "residual_multiplier": 1.0,
-  },
-  supported={
-    **SUPPORTED,
-    **SILU,
-    **NO_BIAS,
-    "mlp_bias": (False, None),
-  },
-  ignored=IGNORED,
-  tensors=tensors(LLAMA_NORMS),
-)
-_MISTRAL = Family(
-  name="mistral",
-  architecture="MistralForCausalLM",
-  fields=FIELDS,
+_MISTRAL = _USUAL.like(
+  "mistral",
+  "MistralForCausalLM",
+  without=("attention_bias",),
   derived=(config_json.rope, config_json.mistral_window),
-  defaults={**DEFAULTS, "sliding_window": 4096},
-  supported={**SUPPORTED, **SILU},
-  ignored=IGNORED,
-  tensors=tensors(LLAMA_NORMS),
+  defaults={"sliding_window": 4096},
 )
-_EXPERT = "model.layers.{layer}.block_sparse_moe.experts.{expert}."
-_MINISTRAL3 = dataclasses.replace(
-  _MISTRAL,
-  name="ministral3",
-  architecture="Ministral3ForCausalLM",
+_MINISTRAL3 = _MISTRAL.like(
+  "ministral3",
+  "Ministral3ForCausalLM",
   derived=(config_json.ministral3_rope, config_json.mistral_window),
-  defaults={
-    **DEFAULTS,
-    "head_dim": 128,
-    "rms_norm_eps": 1e-5,
-    "sliding_window": None,
-  },
+  defaults={"head_dim": 128, "rms_norm_eps": 1e-5, "sliding_window": None},
 )
-_MISTRAL3 = dataclasses.replace(
-  _MINISTRAL3,
-  name="mistral3",
-  architecture="Mistral3ForConditionalGeneration",
-  ignored=IGNORED
-  | {
-    "image_token_id",
-    "image_token_index",
-    "multimodal_projector_bias",
-    "projector_hidden_act",
-    "spatial_merge_size",
-    "vision_config",
-    "vision_feature_layer",
-  },
-  nested=("ministral3",),
-  tensors=tensors(LLAMA_NORMS, "language_model."),
-  other_parts=("vision_tower.", "multi_modal_projector."),
-)
-_MIXTRAL = Family(
-  name="mixtral",
-  architecture="MixtralForCausalLM",
-  fields={**FIELDS, "num_experts_per_tok": "experts_per_token"},
-  derived=(
-    config_json.rope,
-    config_json.mistral_window,
-    config_json.num_experts,
-    config_json.expert_width,
-  ),
-  defaults={
-    **DEFAULTS,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1_000_000.0,
-    "sliding_window": None,
-  },
-  supported={**SUPPORTED, **SILU, "router_jitter_noise": (0, None)},
-  ignored=IGNORED | OF_ROUTERS,
-  tensors={
-    **tensors(LLAMA_NORMS),
-    "layers/mlp/router/kernel": (
-      "model.layers.{layer}.block_sparse_moe.gate.weight",
-    ),
-    "layers/mlp/experts/gate": (_EXPERT + "w1.weight",),
-    "layers/mlp/experts/up": (_EXPERT + "w3.weight",),
-    "layers/mlp/experts/down": (_EXPERT + "w2.weight",),
-  },
-)
-_SMOLLM3 = Family(
-  name="smollm3",
-  architecture="SmolLM3ForCausalLM",
-  fields=FIELDS,
-  derived=(config_json.rope, config_json.no_rope_layers),
-  defaults={
-    **DEFAULTS,
-    "no_rope_layer_interval": 4,
-    "no_rope_layers": None,
-    "rope_theta": 2_000_000.0,
-    "tie_word_embeddings": True,
-  },
-  supported={
-    **SUPPORTED,
-    **SILU,
-    **NO_BIAS,
-    "mlp_bias": (False, None),
-    "use_sliding_window": (False, None),
-  },
-  ignored=IGNORED | {"max_window_layers", "pretraining_tp", "sliding_window"},
-  tensors=tensors(LLAMA_NORMS),
-)
-_LLAMA4_MLP = "model.layers.{layer}.feed_forward."
-_LLAMA4_TENSORS = {
-  **tensors(LLAMA_NORMS),
-  **{
-    f"layers/mlp/{leaf}": (_LLAMA4_MLP + name,)
-    for leaf, name in (
-      ("router/kernel", "router.weight"),
-      ("experts/gate", "experts.gate_proj"),
-      ("experts/up", "experts.up_proj"),
-      ("experts/down", "experts.down_proj"),
-      ("gate/kernel", "gate_proj.weight"),
-      ("up/kernel", "up_proj.weight"),
-      ("down/kernel", "down_proj.weight"),
-      ("shared/gate/kernel", "shared_expert.gate_proj.weight"),
-      ("shared/up/kernel", "shared_expert.up_proj.weight"),
-      ("shared/down/kernel", "shared_expert.down_proj.weight"),
-    )
-  },
-}
-_LLAMA4_TEXT = Family(
-  name="llama4_text",
-  architecture="Llama4ForCausalLM",
+_LLAMA4_TEXT = _USUAL.like(
+  "llama4_text",
+  "Llama4ForCausalLM",
   fixed={
     "norm_topk": False,
     "rotary_interleaved": True,
     "router_scores": "sigmoid",
   },
   fields={
-    **FIELDS,
     "intermediate_size": "expert_width",
     "intermediate_size_mlp": "mlp_width",
     "num_experts_per_tok": "experts_per_token",
   },
   derived=(config_json.rope, config_json.num_experts, config_json.llama4),
   defaults={
-    **DEFAULTS,
     "attention_chunk_size": 8192,
     "attn_scale": 0.1,
     "attn_temperature_tuning": True,
@@ -1693,199 +1272,73 @@ _LLAMA4_TEXT = Family(
     "use_qk_norm": True,
   },
   supported={
-    **SUPPORTED,
-    **SILU,
-    **NO_BIAS,
     "for_llm_compressor": (False,),
     "router_jitter_noise": (0, None),
   },
-  ignored=IGNORED | OF_ROUTERS,
-  tensors=_LLAMA4_TENSORS,
-  fused=(
-    Fused(
-      "experts.gate_up_proj",
-      ("experts.gate_proj", "experts.up_proj"),
-      axis=2,
-    ),
+  ignored=OF_ROUTERS,
+  tensors=layered(
+    """
+    mlp/router/kernel                router.weight
+    mlp/experts/(gate|up|down)       experts.(gate|up|down)_proj
+    mlp/(gate|up|down)/kernel        (gate|up|down)_proj.weight
+    mlp/shared/(gate|up|down)/kernel shared_expert.(gate|up|down)_proj.weight
+    """,
+    _LAYER + "feed_forward.",
   ),
+  fused=(dataclasses.replace(_EXPERTS_GATE_UP, axis=2),),
   experts_in_one=True,
 )
-_LLAMA4 = dataclasses.replace(
-  _LLAMA4_TEXT,
-  name="llama4",
-  architecture="Llama4ForConditionalGeneration",
-  ignored=_LLAMA4_TEXT.ignored | IMAGES,
-  nested=("llama4_text",),
-  tensors={
-    leaf: tuple("language_model." + name for name in names)
-    for leaf, names in _LLAMA4_TENSORS.items()
-  },
-  other_parts=("vision_model.", "multi_modal_projector."),
-)
-_OLMO2 = Family(
-  name="olmo2",
-  architecture="Olmo2ForCausalLM",
+_OLMO2 = _ANY.like(
+  "olmo2",
+  "Olmo2ForCausalLM",
   fixed={"pre_norm": False, "post_norm": True, "qk_norm": "projection"},
-  fields=FIELDS,
-  derived=(config_json.rope,),
-  defaults={
-    **DEFAULTS,
-    "num_key_value_heads": None,
-    "rms_norm_eps": 1e-5,
-  },
-  supported={**SUPPORTED, **SILU, **NO_BIAS},
-  ignored=IGNORED,
-  tensors=tensors(OLMO2_NORMS),
+  defaults={"num_key_value_heads": None, "rms_norm_eps": 1e-5},
+  tensors=_OLMO2_TENSORS,
 )
-_OLMO3 = dataclasses.replace(
-  _OLMO2,
-  name="olmo3",
-  architecture="Olmo3ForCausalLM",
-  derived=(config_json.olmo3_rope, config_json.olmo3_window),
-  defaults={
-    **_OLMO2.defaults,
-    "rope_theta": config_json.OLMO3_THETA,
-    "sliding_window": 4096,
-  },
-)
-_NANOCHAT = Family(
-  name="nanochat",
-  architecture="NanoChatForCausalLM",
-  fixed={
-    "activation": "relu2",
-    "embedding_norm": True,
-    "gate": False,
-    "norm": "plain",
-    "qk_norm": "head",
-    "rotary_backward": True,
-  },
-  fields={**FIELDS, "final_logit_softcapping": "final_softcap"},
-  derived=(config_json.rope,),
-  defaults={
-    **DEFAULTS,
-    "final_logit_softcapping": 15.0,
-    "hidden_act": "relu2",
-    "num_key_value_heads": None,
-  },
-  supported={**SUPPORTED, **NO_BIAS, "hidden_act": ("relu2",)},
-  ignored=IGNORED,
-  tensors={
-    **tensors({}),
-    "layers/mlp/up/kernel": (MLP + "fc1.weight",),
-    "layers/mlp/down/kernel": (MLP + "fc2.weight",),
-  },
-)
-_GPT2_LAYER = "transformer.h.{layer}."
-_GPT2 = Family(
-  name="gpt2",
-  architecture="GPT2LMHeadModel",
-  fixed={
-    "activation": "gelu",
-    "gate": False,
-    "mlp_bias": True,
-    "norm": "layer",
-    "out_bias": True,
-    "qkv_bias": True,
-    "rotary_width": 0,
-  },
-  fields={
-    "layer_norm_epsilon": "norm_eps",
-    "n_embd": "width",
-    "n_head": "num_heads",
-    "n_layer": "num_layers",
-    "n_positions": "learned_positions",
-    "tie_word_embeddings": "tied_embeddings",
-    "vocab_size": "vocab_size",
-  },
-  derived=(config_json.gpt2_widths,),
-  defaults={
-    "layer_norm_epsilon": 1e-5,
-    "n_inner": None,
-    "tie_word_embeddings": True,
-  },
-  supported={
-    **SUPPORTED,
-    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
-    "reorder_and_upcast_attn": (False,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "scale_attn_weights": (True,),
-  },
-  ignored=IGNORED
-  | {
-    *("attn_pdrop", "embd_pdrop", "n_ctx", "resid_pdrop"),
-    *("summary_activation", "summary_first_dropout", "summary_type"),
-    *("summary_proj_to_labels", "summary_use_proj"),
-  },
-  tensors={
-    "embed/embedding": ("transformer.wte.weight",),
-    "places/embedding": ("transformer.wpe.weight",),
-    "head/kernel": ("lm_head.weight",),
-    **{
-      f"{leaf}/{part}": (f"{name}.{'bias' if part == 'bias' else 'weight'}",)
-      for leaf, name, parts in (
-        ("final_norm", "transformer.ln_f", "scale bias"),
-        ("layers/attention_norm", _GPT2_LAYER + "ln_1", "scale bias"),
-        ("layers/attention/qkv", _GPT2_LAYER + "attn.c_attn", "kernel bias"),
-        ("layers/attention/out", _GPT2_LAYER + "attn.c_proj", "kernel bias"),
-        ("layers/mlp_norm", _GPT2_LAYER + "ln_2", "scale bias"),
-        ("layers/mlp/up", _GPT2_LAYER + "mlp.c_fc", "kernel bias"),
-        ("layers/mlp/down", _GPT2_LAYER + "mlp.c_proj", "kernel bias"),
-      )
-      for part in parts.split()
-    },
-  },
-  inputs_first=True,
-  base="transformer.",
-)
-_GEMMA2 = Family(
-  name="gemma2",
-  architecture="Gemma2ForCausalLM",
+_GEMMA2 = _ANY.like(
+  "gemma2",
+  "Gemma2ForCausalLM",
+  without=("hidden_act",),
   fixed={
     "activation": "gelu",
     "norm_plus_one": True,
     "post_norm": True,
   },
-  fields={**FIELDS, **SOFTCAPS},
+  fields={
+    "attn_logit_softcapping": "attention_softcap",
+    "final_logit_softcapping": "final_softcap",
+  },
   derived=(
     config_json.rope,
     config_json.alternating_window,
     config_json.attention_scale,
     config_json.embedding_scale,
   ),
-  defaults={**DEFAULTS, "head_dim": 256, "tie_word_embeddings": True},
+  defaults={"head_dim": 256, "tie_word_embeddings": True},
   supported={
-    **SUPPORTED,
-    **NO_BIAS,
     "hidden_activation": ("gelu_pytorch_tanh",),
-    "use_bidirectional_attention": (False, None),
+    "use_bidirectional_attention": _NO,
   },
   # Other names of hidden_activation and sliding_window; transformers ignores
   # them.
-  ignored=IGNORED | {"hidden_act", "sliding_window_size"},
-  tensors=tensors(GEMMA_NORMS),
+  ignored={"hidden_act", "sliding_window_size"},
+  tensors=_GEMMA_TENSORS,
 )
-_GEMMA3_TEXT = dataclasses.replace(
-  _GEMMA2,
-  name="gemma3_text",
-  architecture="Gemma3ForCausalLM",
-  fixed={**_GEMMA2.fixed, "qk_norm": "head"},
+_GEMMA3_TEXT = _GEMMA2.like(
+  "gemma3_text",
+  "Gemma3ForCausalLM",
+  # transformers keeps a cap of the scores in the config, but never applies it.
+  without=("attn_logit_softcapping",),
+  fixed={"qk_norm": "head"},
   derived=(
     config_json.gemma3_rope,
     config_json.gemma3_window,
     config_json.attention_scale,
     config_json.embedding_scale,
   ),
-  # transformers keeps a cap of the scores in the config, but never applies it.
-  fields={
-    key: field
-    for key, field in _GEMMA2.fields.items()
-    if key != "attn_logit_softcapping"
-  },
-  supported={**_GEMMA2.supported, "attn_logit_softcapping": (None,)},
+  supported={"attn_logit_softcapping": (None,)},
   # Published models with images name little beside the differences to these.
   defaults={
-    **_GEMMA2.defaults,
-    "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
     "hidden_size": 2304,
     "intermediate_size": 9216,
@@ -1899,53 +1352,17 @@ _GEMMA3_TEXT = dataclasses.replace(
     "vocab_size": 262_208,
   },
 )
-_GEMMA3 = dataclasses.replace(
-  _GEMMA3_TEXT,
-  name="gemma3",
-  architecture="Gemma3ForConditionalGeneration",
-  ignored=_GEMMA3_TEXT.ignored | IMAGES,
-  nested=("gemma3_text",),
-  tensors=tensors(GEMMA_NORMS, "language_model."),
-  other_parts=("vision_tower.", "multi_modal_projector."),
-)
-_GEMMA4_LAYER = "model.layers.{layer}."
-_GEMMA4_TENSORS = {
-  **tensors(GEMMA_NORMS),
-  "layer_inputs/embed/embedding": ("model.embed_tokens_per_layer.weight",),
-  "layer_inputs/projection/kernel": (
-    "model.per_layer_model_projection.weight",
-  ),
-  "layer_inputs/norm/scale": ("model.per_layer_projection_norm.weight",),
-  "layer_scale": (_GEMMA4_LAYER + "layer_scalar",),
-  **{
-    f"layers/{leaf}": (_GEMMA4_LAYER + name,)
-    for leaf, name in (
-      ("attention/key_heads/kernel", "self_attn.k_proj.weight"),
-      ("inputs/gate/kernel", "per_layer_input_gate.weight"),
-      ("inputs/down/kernel", "per_layer_projection.weight"),
-      ("inputs_norm/scale", "post_per_layer_input_norm.weight"),
-      ("mlp/router/kernel", "router.proj.weight"),
-      ("mlp/router_norm/scale", "router.scale"),
-      ("mlp/expert_scale", "router.per_expert_scale"),
-      ("mlp/experts/gate", "experts.gate_proj"),
-      ("mlp/experts/up", "experts.up_proj"),
-      ("mlp/experts/down", "experts.down_proj"),
-      ("mlp/dense_post_norm/scale", "post_feedforward_layernorm_1.weight"),
-      ("mlp/experts_post_norm/scale", "post_feedforward_layernorm_2.weight"),
-      ("mlp/experts_norm/scale", "pre_feedforward_layernorm_2.weight"),
-    )
-  },
-}
-_GEMMA4_TEXT = Family(
-  name="gemma4_text",
-  architecture="Gemma4ForCausalLM",
+_GEMMA4_TEXT = _ANY.like(
+  "gemma4_text",
+  "Gemma4ForCausalLM",
+  without=("hidden_act", "rope_theta"),
   fixed={
     "activation": "gelu",
     "attention_scale": 1.0,
     "post_norm": True,
     "qk_norm": "head",
   },
-  fields={**FIELDS, "final_logit_softcapping": "final_softcap"},
+  fields={"final_logit_softcapping": "final_softcap"},
   derived=(config_json.gemma4, config_json.embedding_scale),
   defaults={
     "attention_k_eq_v": False,
@@ -1958,7 +1375,6 @@ _GEMMA4_TEXT = Family(
     "num_experts": None,
     "num_global_key_value_heads": None,
     "num_kv_shared_layers": 0,
-    "rms_norm_eps": 1e-6,
     "rope_parameters": {
       "full_attention": {
         "partial_rotary_factor": 0.25,
@@ -1974,81 +1390,336 @@ _GEMMA4_TEXT = Family(
     "vocab_size_per_layer_input": 262_144,
   },
   supported={
-    **SUPPORTED,
-    **NO_BIAS,
     "expert_intermediate_size": (None,),
     "hidden_activation": ("gelu_pytorch_tanh",),
     # "vision" is about the tokens of images, which are not read.
     "use_bidirectional_attention": (None, "vision"),
   },
-  ignored=IGNORED,
-  tensors=_GEMMA4_TENSORS,
+  tensors=_GEMMA_TENSORS
+  | table(
+    """
+    layer_inputs/embed/embedding   embed_tokens_per_layer.weight
+    layer_inputs/projection/kernel per_layer_model_projection.weight
+    layer_inputs/norm/scale        per_layer_projection_norm.weight
+    layer_scale                    layers.{layer}.layer_scalar
+    """,
+    name="model.",
+  )
+  | layered("""
+    attention/key_heads/kernel   self_attn.k_proj.weight
+    inputs/gate/kernel           per_layer_input_gate.weight
+    inputs/down/kernel           per_layer_projection.weight
+    inputs_norm/scale            post_per_layer_input_norm.weight
+    mlp/router/kernel            router.proj.weight
+    mlp/router_norm/scale        router.scale
+    mlp/expert_scale             router.per_expert_scale
+    mlp/experts/(gate|up|down)   experts.(gate|up|down)_proj
+    mlp/dense_post_norm/scale    post_feedforward_layernorm_1.weight
+    mlp/experts_post_norm/scale  post_feedforward_layernorm_2.weight
+    mlp/experts_norm/scale       pre_feedforward_layernorm_2.weight
+  """),
   fused=(_EXPERTS_GATE_UP,),
   experts_in_one=True,
   experts_outputs_first=True,
 )
-_GEMMA4 = dataclasses.replace(
+
+_ALL = (
+  _USUAL.like(
+    "qwen2",
+    "Qwen2ForCausalLM",
+    without=("attention_bias",),
+    fixed={"qkv_bias": True},
+    derived=(config_json.rope, config_json.qwen_window),
+    defaults=NO_WINDOW,
+    supported={"use_mrope": _NO},
+  ),
+  _QWEN3,
+  _USUAL.like(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    fixed={"qk_norm": "head"},
+    fields=_MIXTURE,
+    derived=(config_json.rope, config_json.num_experts),
+    defaults={"norm_topk_prob": False},
+    supported=_IN_ALL_LAYERS,
+    ignored={
+      *("max_window_layers", "output_router_logits"),
+      *("router_aux_loss_coef", "sliding_window"),
+    },
+  ),
+  _QWEN3_NEXT,
+  _QWEN3_5_TEXT.like(
+    "qwen3_5",
+    "Qwen3_5ForConditionalGeneration",
+    nested=("qwen3_5_text",),
+    **_QWEN3_5_IMAGES,
+  ),
+  _QWEN3_5_TEXT,
+  _either_form(
+    _QWEN3_5_MOE_TEXT.like(
+      "qwen3_5_moe",
+      "Qwen3_5MoeForConditionalGeneration",
+      nested=("qwen3_5_moe_text",),
+      **_QWEN3_5_IMAGES,
+    )
+  ),
+  _either_form(_QWEN3_5_MOE_TEXT),
+  _USUAL.like(
+    "llama",
+    "LlamaForCausalLM",
+    defaults={"num_key_value_heads": None},
+    supported={
+      "is_llama_config": (True,),
+      "mlp_bias": _NO,
+      "rope_interleaved": (False,),
+    },
+    ignored={"pretraining_tp"},  # The split of matmuls in pretraining.
+  ),
+  _USUAL.like(
+    "granite",
+    "GraniteForCausalLM",
+    fields={
+      "attention_multiplier": "attention_scale",
+      "embedding_multiplier": "embedding_scale",
+      "residual_multiplier": "residual_scale",
+    },
+    derived=(config_json.rope, config_json.logit_scale),
+    defaults={
+      "attention_multiplier": 1.0,
+      "embedding_multiplier": 1.0,
+      "logits_scaling": 1.0,
+      "num_key_value_heads": None,
+      "residual_multiplier": 1.0,
+    },
+    supported={"mlp_bias": _NO},
+  ),
+  _MISTRAL,
+  _MINISTRAL3,
+  _MINISTRAL3.like(
+    "mistral3",
+    "Mistral3ForConditionalGeneration",
+    ignored={
+      *("image_token_id", "image_token_index", "multimodal_projector_bias"),
+      *("projector_hidden_act", "spatial_merge_size", "vision_config"),
+      "vision_feature_layer",
+    },
+    nested=("ministral3",),
+    tensors=_inside(_TENSORS, "language_model."),
+    other_parts=("vision_tower.", "multi_modal_projector."),
+  ),
+  _USUAL.like(
+    "mixtral",
+    "MixtralForCausalLM",
+    without=("attention_bias",),
+    fields={"num_experts_per_tok": "experts_per_token"},
+    derived=(
+      config_json.rope,
+      config_json.mistral_window,
+      config_json.num_experts,
+      config_json.expert_width,
+    ),
+    defaults={
+      "rms_norm_eps": 1e-5,
+      "rope_theta": 1_000_000.0,
+      "sliding_window": None,
+    },
+    supported={"router_jitter_noise": (0, None)},
+    ignored=OF_ROUTERS,
+    tensors=layered(
+      """
+      mlp/router/kernel          gate.weight
+      mlp/experts/(gate|up|down) experts.{expert}.(w1|w3|w2).weight
+      """,
+      _LAYER + "block_sparse_moe.",
+    ),
+  ),
+  _USUAL.like(
+    "smollm3",
+    "SmolLM3ForCausalLM",
+    derived=(config_json.rope, config_json.no_rope_layers),
+    defaults={
+      "no_rope_layer_interval": 4,
+      "no_rope_layers": None,
+      "rope_theta": 2_000_000.0,
+      "tie_word_embeddings": True,
+    },
+    supported={"mlp_bias": _NO, "use_sliding_window": _NO},
+    ignored={"max_window_layers", "pretraining_tp", "sliding_window"},
+  ),
+  _LLAMA4_TEXT,
+  _LLAMA4_TEXT.like(
+    "llama4",
+    "Llama4ForConditionalGeneration",
+    ignored=IMAGES,
+    nested=("llama4_text",),
+    tensors=_inside(_LLAMA4_TEXT.tensors, "language_model."),
+    other_parts=("vision_model.", "multi_modal_projector."),
+  ),
+  _OLMO2,
+  _OLMO2.like(
+    "olmo3",
+    "Olmo3ForCausalLM",
+    derived=(config_json.olmo3_rope, config_json.olmo3_window),
+    defaults={
+      "rope_theta": config_json.OLMO3_THETA,
+      "sliding_window": 4096,
+    },
+  ),
+  _ANY.like(
+    "nanochat",
+    "NanoChatForCausalLM",
+    fixed={
+      "activation": "relu2",
+      "embedding_norm": True,
+      "gate": False,
+      "norm": "plain",
+      "qk_norm": "head",
+      "rotary_backward": True,
+    },
+    fields={"final_logit_softcapping": "final_softcap"},
+    defaults={
+      "final_logit_softcapping": 15.0,
+      "hidden_act": "relu2",
+      "num_key_value_heads": None,
+    },
+    supported={"hidden_act": ("relu2",)},
+    tensors=_NO_NORMS | layered("mlp/(up|down)/kernel mlp.(fc1|fc2).weight"),
+  ),
+  _ANY.like(
+    "gpt2",
+    "GPT2LMHeadModel",
+    without={*FIELDS, *_ANY.defaults, "attention_bias"},
+    fixed={
+      "activation": "gelu",
+      "gate": False,
+      "mlp_bias": True,
+      "norm": "layer",
+      "out_bias": True,
+      "qkv_bias": True,
+      "rotary_width": 0,
+    },
+    fields={
+      "layer_norm_epsilon": "norm_eps",
+      "n_embd": "width",
+      "n_head": "num_heads",
+      "n_layer": "num_layers",
+      "n_positions": "learned_positions",
+      "tie_word_embeddings": "tied_embeddings",
+      "vocab_size": "vocab_size",
+    },
+    derived=(config_json.gpt2_widths,),
+    defaults={
+      "layer_norm_epsilon": 1e-5,
+      "n_inner": None,
+      "tie_word_embeddings": True,
+    },
+    supported={
+      "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+      "reorder_and_upcast_attn": (False,),
+      "scale_attn_by_inverse_layer_idx": (False,),
+      "scale_attn_weights": (True,),
+    },
+    ignored={
+      *("attn_pdrop", "embd_pdrop", "n_ctx", "resid_pdrop"),
+      *("summary_activation", "summary_first_dropout", "summary_type"),
+      *("summary_proj_to_labels", "summary_use_proj"),
+    },
+    tensors=table("""
+      embed/embedding              transformer.wte.weight
+      places/embedding             transformer.wpe.weight
+      head/kernel                  lm_head.weight
+      final_norm/(scale|bias)      transformer.ln_f.(weight|bias)
+    """)
+    | layered(
+      """
+      attention_norm/(scale|bias)  ln_1.(weight|bias)
+      attention/qkv/(kernel|bias)  attn.c_attn.(weight|bias)
+      attention/out/(kernel|bias)  attn.c_proj.(weight|bias)
+      mlp_norm/(scale|bias)        ln_2.(weight|bias)
+      mlp/up/(kernel|bias)         mlp.c_fc.(weight|bias)
+      mlp/down/(kernel|bias)       mlp.c_proj.(weight|bias)
+      """,
+      "transformer.h.{layer}.",
+    ),
+    inputs_first=True,
+    base="transformer.",
+  ),
+  _GEMMA2,
+  _GEMMA3_TEXT,
+  _GEMMA3_TEXT.like(
+    "gemma3",
+    "Gemma3ForConditionalGeneration",
+    ignored=IMAGES,
+    nested=("gemma3_text",),
+    tensors=_inside(_GEMMA_TENSORS, "language_model."),
+    other_parts=("vision_tower.", "multi_modal_projector."),
+  ),
   _GEMMA4_TEXT,
-  name="gemma4",
-  architecture="Gemma4ForConditionalGeneration",
-  ignored=_GEMMA4_TEXT.ignored
-  | {
-    *("audio_config", "audio_token_id", "boa_token_id", "boi_token_id"),
-    *("eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id"),
-    *("video_token_id", "vision_config", "vision_soft_tokens_per_image"),
-  },
-  nested=("gemma4_text",),
-  tensors=_within(_GEMMA4_TENSORS, "model.language_model."),
-  other_parts=(
-    *("model.vision_tower.", "model.audio_tower."),
-    *("model.embed_vision.", "model.embed_audio."),
+  _GEMMA4_TEXT.like(
+    "gemma4",
+    "Gemma4ForConditionalGeneration",
+    ignored={
+      *("audio_config", "audio_token_id", "boa_token_id", "boi_token_id"),
+      *("eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id"),
+      *("video_token_id", "vision_config", "vision_soft_tokens_per_image"),
+    },
+    nested=("gemma4_text",),
+    tensors=_inside(_GEMMA4_TEXT.tensors, "model.language_model.", "model."),
+    other_parts=(
+      *("model.vision_tower.", "model.audio_tower."),
+      *("model.embed_vision.", "model.embed_audio."),
+    ),
+  ),
+  _PHI3,
+  _DEEPSEEK_V3,
+  # DeepSeek-V3's architecture, and its code; transformers has no such one.
+  dataclasses.replace(_DEEPSEEK_V3, name="kimi_k2"),
+  _KIMI_K25,
+  _GLM4,
+  _USUAL.like(
+    "glm4_moe",
+    "Glm4MoeForCausalLM",
+    without=(*_PART, "attention_bias"),
+    fixed={"router_bias": True, "router_scores": "sigmoid"},
+    fields={**ROUTED, "attention_bias": "qkv_bias"},
+    derived=(
+      config_json.partial_rope,
+      config_json.head_norms,
+      config_json.routed_experts,
+    ),
+    defaults={
+      "attention_bias": False,
+      "first_k_dense_replace": 1,
+      "partial_rotary_factor": 0.5,
+      "rms_norm_eps": 1e-5,
+      "use_qk_norm": False,
+    },
+    supported=SIGMOID,
+    ignored=OF_ROUTERS,
+  ),
+  _DEEPSEEK_V3.like(  # GLM-4.7-Flash.
+    "glm4_moe_lite",
+    "Glm4MoeLiteForCausalLM",
+    defaults={"first_k_dense_replace": 1, "rms_norm_eps": 1e-5},
+  ),
+  _DEEPSEEK_V32,
+  dataclasses.replace(_DEEPSEEK_V4, forms={"hc_head_fn": _AS_PUBLISHED}),
+  _DEEPSEEK_V32.like(  # GLM-5.
+    "glm_moe_dsa",
+    "GlmMoeDsaForCausalLM",
+    derived=(
+      *_DEEPSEEK_V3.derived,
+      functools.partial(config_json.indexer, interleaved=True),
+    ),
+    defaults={"rms_norm_eps": 1e-5},
+  ),
+  _GPT_OSS,
+  _QWEN2_VL,
+  _QWEN2_5_VL,
+  _QWEN3_VL,
+  _IDEFICS3,
+  dataclasses.replace(
+    _IDEFICS3, name="smolvlm", architecture="SmolVLMForConditionalGeneration"
   ),
 )
-
-FAMILIES = {
-  family.name: family
-  for family in (
-    _QWEN2,
-    _QWEN3,
-    _QWEN3_MOE,
-    _QWEN3_NEXT,
-    _QWEN3_5,
-    _QWEN3_5_TEXT,
-    _QWEN3_5_MOE,
-    _QWEN3_5_MOE_TEXT,
-    _LLAMA,
-    _GRANITE,
-    _MISTRAL,
-    _MINISTRAL3,
-    _MISTRAL3,
-    _MIXTRAL,
-    _SMOLLM3,
-    _LLAMA4_TEXT,
-    _LLAMA4,
-    _OLMO2,
-    _OLMO3,
-    _NANOCHAT,
-    _GPT2,
-    _GEMMA2,
-    _GEMMA3_TEXT,
-    _GEMMA3,
-    _GEMMA4_TEXT,
-    _GEMMA4,
-    PHI3,
-    DEEPSEEK_V3,
-    KIMI_K2,
-    KIMI_K25,
-    GLM4,
-    GLM4_MOE,
-    GLM4_MOE_LITE,
-    DEEPSEEK_V32,
-    DEEPSEEK_V4,
-    GLM_MOE_DSA,
-    GPT_OSS,
-    QWEN2_VL,
-    QWEN2_5_VL,
-    QWEN3_VL,
-    IDEFICS3,
-    SMOLVLM,
-  )
-}
+FAMILIES = {family.name: family for family in _ALL}

@@ -39,11 +39,13 @@ from typing import Any
 
 import numpy as np
 
+from grpo_jax import optional
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.hf import families, gguf_tokenizer, safetensors
 from grpo_jax.models.hf.families import Family
 from grpo_jax.models.hf.safetensors import Tensor
 
+_package = functools.partial(optional.package, "gguf", "gguf", __name__)
 # Numbers of a file by their types; 8 is a text and 9 an array.
 _NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9
@@ -120,46 +122,30 @@ _LARGE = {"gemma2": 46, "gemma3": 62}
 
 # Path of a leaf -> names of its tensors, in the order of `Family.tensors`.
 _LAYER = "blk.{layer}."
-_NAMES = {
-  "embed/embedding": ("token_embd.weight",),
-  "final_norm/bias": ("output_norm.bias",),
-  "final_norm/scale": ("output_norm.weight",),
-  "head/kernel": ("output.weight",),
-  "places/embedding": ("position_embd.weight",),
-} | {
-  f"layers/{leaf}": tuple(_LAYER + name for name in names.split())
-  for leaf, names in {
-    "attention/qkv/kernel": "attn_q.weight attn_k.weight attn_v.weight",
-    "attention/qkv/bias": "attn_q.bias attn_k.bias attn_v.bias",
-    "attention/out/kernel": "attn_output.weight",
-    "attention/out/bias": "attn_output.bias",
-    "attention/query_norm/scale": "attn_q_norm.weight",
-    "attention/key_norm/scale": "attn_k_norm.weight",
-    "attention/sinks": "attn_sinks.weight",
-    "attention_norm/bias": "attn_norm.bias",
-    "attention_norm/scale": "attn_norm.weight",
-    "attention_post_norm/scale": "post_attention_norm.weight",
-    "mlp_norm/bias": "ffn_norm.bias",
-    "mlp_norm/scale": "ffn_norm.weight",
-    "mlp_post_norm/scale": "post_ffw_norm.weight",
-    "mlp/gate/kernel": "ffn_gate.weight",
-    "mlp/up/kernel": "ffn_up.weight",
-    "mlp/up/bias": "ffn_up.bias",
-    "mlp/down/kernel": "ffn_down.weight",
-    "mlp/down/bias": "ffn_down.bias",
-    "mlp/shared/gate/kernel": "ffn_gate_shexp.weight",
-    "mlp/shared/up/kernel": "ffn_up_shexp.weight",
-    "mlp/shared/down/kernel": "ffn_down_shexp.weight",
-    "mlp/router/kernel": "ffn_gate_inp.weight",
-    "mlp/router/bias": "ffn_gate_inp.bias",
-    "mlp/experts/gate": "ffn_gate_exps.weight",
-    "mlp/experts/up": "ffn_up_exps.weight",
-    "mlp/experts/down": "ffn_down_exps.weight",
-    "mlp/experts/gate_bias": "ffn_gate_exps.bias",
-    "mlp/experts/up_bias": "ffn_up_exps.bias",
-    "mlp/experts/down_bias": "ffn_down_exps.bias",
-  }.items()
-}
+_NAMES = families.table("""
+  embed/embedding         token_embd.weight
+  final_norm/(bias|scale) output_norm.(bias|weight)
+  head/kernel             output.weight
+  places/embedding        position_embd.weight
+""") | families.layered(
+  """
+  attention/qkv/(kernel|bias)      attn_[qkv].(weight|bias)
+  attention/out/(kernel|bias)      attn_output.(weight|bias)
+  attention/(query|key)_norm/scale attn_(q|k)_norm.weight
+  attention/sinks                  attn_sinks.weight
+  attention_norm/(bias|scale)      attn_norm.(bias|weight)
+  attention_post_norm/scale        post_attention_norm.weight
+  mlp_norm/(bias|scale)            ffn_norm.(bias|weight)
+  mlp_post_norm/scale              post_ffw_norm.weight
+  mlp/(gate|up|down)/kernel        ffn_(gate|up|down).weight
+  mlp/(up|down)/bias               ffn_(up|down).bias
+  mlp/shared/(gate|up|down)/kernel ffn_(gate|up|down)_shexp.weight
+  mlp/router/(kernel|bias)         ffn_gate_inp.(weight|bias)
+  mlp/experts/(gate|up|down)       ffn_(gate|up|down)_exps.weight
+  mlp/experts/(gate|up|down)_bias  ffn_(gate|up|down)_exps.bias
+  """,
+  _LAYER,
+)
 _FUSED = {
   families.QKV: "attn_qkv.weight",
   families.GATE_UP: "ffn_up.weight",
@@ -283,7 +269,7 @@ def read(path: pathlib.Path) -> Header:
   """Reads the header of a file.
 
   Raises:
-    ModuleNotFoundError: The package `gguf` is missing.
+    ImportError: The package `gguf` is missing.
     ValueError: The file is truncated, damaged, of another format, or a part of
       a model; or a tensor has a type that is not known.
   """
@@ -364,18 +350,6 @@ def _header(path: pathlib.Path, cursor: _Cursor) -> Header:
   return Header(path, keys, tensors)
 
 
-def _package() -> Any:
-  """Imports the optional package `gguf`."""
-  try:
-    import gguf
-  except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-      "grpo_jax.models.hf.gguf: GGUF files need the package 'gguf'; install"
-      " grpo_jax[gguf]."
-    ) from error
-  return gguf
-
-
 def _sizes(kind: int) -> tuple[int, int]:
   """Numbers of values and of bytes of a block."""
   return _package().GGML_QUANT_SIZES[kind]
@@ -398,7 +372,7 @@ def folder(path: pathlib.Path) -> pathlib.Path:
   """A temporary folder with the files of a checkpoint, but for its weights.
 
   Raises:
-    ModuleNotFoundError: The package `gguf` is missing.
+    ImportError: The package `gguf` is missing.
     ValueError: The file is damaged, or something in it is not supported.
   """
   stat = path.stat()

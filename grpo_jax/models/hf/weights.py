@@ -56,63 +56,53 @@ Index = tuple[slice, ...]
 # leaf that it runs over, the last one fastest; "-" for an axis of length 1.
 # Letters are those of transformer.py; E experts, Q the R + 2 of a fused kernel.
 _LAYOUT = {
-  "embed/embedding": ("VD", "V D"),
-  "head/kernel": ("DV", "V D"),
-  "places/embedding": ("VD", "V D"),
-  "router_bias": ("E", "E"),
-  "router_table": ("VK", "V K"),
-  "attention/qkv/kernel": ("DCQK", "CQK D"),
-  "attention/qkv/bias": ("CQK", "CQK"),
-  "attention/out/kernel": ("CRKD", "D CRK"),
-  "attention/sinks": ("CR", "CR"),
-  # N is the width of a latent vector.
-  "attention/query_heads/kernel": ("DCK", "CK D"),
-  "attention/key_heads/kernel": ("DCK", "CK D"),
-  "attention/query_down/kernel": ("DN", "N D"),
-  "attention/query_up/kernel": ("NCK", "CK N"),
-  "attention/kv_down/kernel": ("DN", "N D"),
-  "attention/kv_up/kernel": ("NCK", "CK N"),
-  "attention/out_down": ("GIN", "GN I"),
-  "attention/compressor/values/kernel": ("DF", "F D"),
-  "attention/compressor/gates/kernel": ("DF", "F D"),
-  "attention/compressor/place_bias": ("SF", "S F"),
-  "attention/indexer/compressor/values/kernel": ("DF", "F D"),
-  "attention/indexer/compressor/gates/kernel": ("DF", "F D"),
-  "attention/indexer/compressor/place_bias": ("SF", "S F"),
-  "attention_streams/weight": ("DF", "F D"),
-  "mlp_streams/weight": ("DF", "F D"),
-  "stream_head/weight": ("DF", "F D"),
-  "attention/indexer/query/kernel": ("NCK", "CK N"),
-  "attention/indexer/key/kernel": ("DK", "K D"),
-  "attention/indexer/head_weights/kernel": ("DC", "C D"),
-  # With a norm over each head they have only the last axis.
-  "attention/query_norm/scale": ("CRK", "CRK"),
-  "attention/key_norm/scale": ("C1K", "C1K"),
-  # M: channels of a head of keys, whose parts may be tensors of their own.
-  "delta/inputs/kernel": ("DGM", "GM D"),
-  "delta/rates/kernel": ("DGM", "GM D"),
-  "delta/taps": ("GMW", "GM - W"),
-  "delta/log_rate": ("GR", "GR"),
-  "delta/rate_bias": ("GR", "GR"),
-  "delta/out/kernel": ("GRVD", "D GRV"),
-  "mlp/gate/kernel": ("DF", "F D"),
-  "mlp/up/kernel": ("DF", "F D"),
-  "mlp/up/bias": ("F", "F"),
-  "mlp/down/kernel": ("FD", "D F"),
-  "inputs/gate/kernel": ("DF", "F D"),
-  "inputs/down/kernel": ("FD", "D F"),
-  "layer_inputs/embed/embedding": ("VD", "V D"),
-  "layer_inputs/projection/kernel": ("DF", "F D"),
-  "mlp/shared/gate/kernel": ("DF", "F D"),
-  "mlp/shared/up/kernel": ("DF", "F D"),
-  "mlp/shared/down/kernel": ("FD", "D F"),
-  "mlp/shared_gate/kernel": ("DF", "F D"),
-  "mlp/router/kernel": ("DE", "E D"),
-  "mlp/router/bias": ("E", "E"),
-  # One tensor for each expert.
-  "mlp/experts/gate": ("eDF", "F D"),
-  "mlp/experts/up": ("eDF", "F D"),
-  "mlp/experts/down": ("eFD", "D F"),
+  leaf: layout
+  for layout, leaves in {
+    ("VD", "V D"): """
+      embed/embedding places/embedding layer_inputs/embed/embedding""",
+    ("DV", "V D"): "head/kernel",
+    ("E", "E"): "router_bias mlp/router/bias",
+    ("VK", "V K"): "router_table",
+    ("DCQK", "CQK D"): "attention/qkv/kernel",
+    ("CQK", "CQK"): "attention/qkv/bias",
+    ("CRKD", "D CRK"): "attention/out/kernel",
+    ("CR", "CR"): "attention/sinks",
+    ("DCK", "CK D"): "attention/query_heads/kernel attention/key_heads/kernel",
+    # N is the width of a latent vector.
+    ("DN", "N D"): "attention/query_down/kernel attention/kv_down/kernel",
+    ("NCK", "CK N"): """
+      attention/query_up/kernel attention/kv_up/kernel
+      attention/indexer/query/kernel""",
+    ("GIN", "GN I"): "attention/out_down",
+    ("DF", "F D"): """
+      attention/compressor/values/kernel attention/compressor/gates/kernel
+      attention/indexer/compressor/values/kernel
+      attention/indexer/compressor/gates/kernel
+      attention_streams/weight mlp_streams/weight stream_head/weight
+      mlp/gate/kernel mlp/up/kernel inputs/gate/kernel
+      layer_inputs/projection/kernel mlp/shared/gate/kernel
+      mlp/shared/up/kernel mlp/shared_gate/kernel""",
+    ("SF", "S F"): """
+      attention/compressor/place_bias
+      attention/indexer/compressor/place_bias""",
+    ("DK", "K D"): "attention/indexer/key/kernel",
+    ("DC", "C D"): "attention/indexer/head_weights/kernel",
+    # With a norm over each head they have only the last axis.
+    ("CRK", "CRK"): "attention/query_norm/scale",
+    ("C1K", "C1K"): "attention/key_norm/scale",
+    # M: channels of a head of keys, whose parts may be tensors of their own.
+    ("DGM", "GM D"): "delta/inputs/kernel delta/rates/kernel",
+    ("GMW", "GM - W"): "delta/taps",
+    ("GR", "GR"): "delta/log_rate delta/rate_bias",
+    ("GRVD", "D GRV"): "delta/out/kernel",
+    ("F", "F"): "mlp/up/bias",
+    ("FD", "D F"): "mlp/down/kernel inputs/down/kernel mlp/shared/down/kernel",
+    ("DE", "E D"): "mlp/router/kernel",
+    # One tensor for each expert.
+    ("eDF", "F D"): "mlp/experts/gate mlp/experts/up",
+    ("eFD", "D F"): "mlp/experts/down",
+  }.items()
+  for leaf in leaves.split()
 }
 # One tensor for all of a layer's.
 _EXPERTS_IN_ONE = {

@@ -846,7 +846,7 @@ UNSUPPORTED = [
   (
     "Llama-4-Scout-17B-16E",
     {"layer_types": ["sliding_attention"] * 48},
-    "layer_types is .*; supported is full_attention or chunked_attention",
+    "layer_types is .*; supported is 'full_attention' or 'chunked_attention'",
   ),
   ("Llama-4-Scout-17B-16E", {"moe_layers": [48]}, r"moe_layers is \[48\]"),
   ("Llama-4-Scout-17B-16E", {"attn_scale": -1}, "attn_scale is -1"),
