@@ -412,9 +412,8 @@ def code(
   reward is a number, whatever the program does.
 
   Args:
-    prompts: Decoded prompts, ignored.
+    prompts, ids: Ignored.
     completions: Each with a program; see `program_of`.
-    ids: Occurrences in the data stream, ignored.
     extras: Each with "tests", or another of `FIELDS`. The policy never sees
       them.
     partial: False: 1.0 for all tests and 0.0 otherwise.

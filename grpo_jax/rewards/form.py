@@ -49,12 +49,6 @@ def think_answer_format(
 
   The content of the thought does not matter: any word takes this reward.
 
-  Args:
-    prompts: Decoded prompts, ignored.
-    completions: Decoded completions, without the end token.
-    ids: Occurrences in the data stream, ignored.
-    extras: Other data of each prompt, ignored.
-
   Returns:
     One number per completion.
 
@@ -77,12 +71,6 @@ def tag_count(
 
   Deviation: Open-R1 counts the tags together with the newlines beside them,
   as in "<think>\n"; here the tags alone count.
-
-  Args:
-    prompts: Decoded prompts, ignored.
-    completions: Decoded completions.
-    ids: Occurrences in the data stream, ignored.
-    extras: Other data of each prompt, ignored.
 
   Returns:
     One number per completion: 0, 0.25, 0.5, 0.75 or 1.
@@ -126,10 +114,7 @@ def language_consistency(
   script.
 
   Args:
-    prompts: Decoded prompts, ignored.
-    completions: Decoded completions.
-    ids: Occurrences in the data stream, ignored.
-    extras: Other data of each prompt, ignored.
+    prompts, completions, ids, extras: See `registry`.
     script: "latin", "cyrillic", "greek", "arabic", "devanagari", "han", "kana"
       (Hiragana and Katakana) or "hangul".
 
@@ -206,12 +191,6 @@ def arithmetic_steps(
   A line without an equation is not a step. A part of a longer equation, as in
   `(3 + 1) * 2 = 8`, does not count. The topic of the line does not matter:
   `1 + 1 = 2` takes this reward.
-
-  Args:
-    prompts: Decoded prompts, ignored.
-    completions: Decoded completions.
-    ids: Occurrences in the data stream, ignored.
-    extras: Other data of each prompt, ignored.
 
   Returns:
     For each completion a list of (characters up to the end of the line, score).

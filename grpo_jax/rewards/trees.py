@@ -69,9 +69,8 @@ def tree_similarity(
   more than some seconds to compare, or that has more than 2000 nodes.
 
   Args:
-    prompts: Ignored.
+    prompts, ids: Ignored.
     completions: Texts; without tags and boxes the whole text is the answer.
-    ids: Ignored.
     extras: Each has `answer`, a text of the language.
     language: One of `LANGUAGES`.
 
@@ -109,9 +108,8 @@ def token_similarity(
   has 0.
 
   Args:
-    prompts: Ignored.
+    prompts, ids: Ignored.
     completions: As in `tree_similarity`.
-    ids: Ignored.
     extras: Each has `answer`, a text.
 
   Source: Levenshtein, 1966; P4IR, arXiv:2606.22402.
@@ -141,10 +139,7 @@ def parses(
   """1 if the answer is of the language, else 0.
 
   Args:
-    prompts: Ignored.
-    completions: As in `tree_similarity`.
-    ids: Ignored.
-    extras: Ignored.
+    prompts, completions, ids, extras: See `registry`.
     language: One of `LANGUAGES`.
   """
   del prompts, ids, extras

@@ -20,6 +20,8 @@ github.com/Deep-Agent/R1-V (counting).
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -225,63 +227,71 @@ def matched(
   return Matched(indices, right)
 
 
-def _scored(
-  completions: list[str],
-  extras: list[dict],
-  field: str,
-  score: Callable[[str, Any], float],
-) -> list[float]:
-  """Returns the scores of final answers; 0 for a completion without one."""
-  rows = []
-  for text, extra in zip(completions, extras, strict=True):
-    if field not in extra:
-      raise KeyError(
-        f"the record has no {field!r}; its extras have {sorted(extra)}. Name"
-        " the field in config.rewards.options."
-      )
-    answer = gym.answer_of(text)
-    rows.append(0.0 if answer is None else float(score(answer, extra[field])))
-  return rows
-
-
-def box_iou(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  *,
-  threshold: float | None = None,
-  field: str = "answer",
-) -> list[float]:
-  """Intersection over union of the box in the answer and the gold box.
-
-  An answer with two boxes that differ has 0: otherwise it would be paid for
-  guesses. Deviation: VLM-R1 takes the first box.
+def _of_answers(score: Callable[..., float]) -> Callable[..., list[float]]:
+  """Makes a reward function of the score of one final answer.
 
   Args:
-    prompts: Ignored.
-    completions: Texts; the box is four numbers in brackets.
-    ids: Ignored.
-    extras: The fields of each record.
+    score: (answer, gold, field, options by name) -> the score. `gold` is the
+      value of the extras' `field`, an option of the reward function. A
+      completion without an answer has the score 0.
+  """
+
+  @functools.wraps(score)
+  def reward(
+    prompts: list[str],
+    completions: list[str],
+    ids: list[int],
+    extras: list[dict],
+    *,
+    field: str = "answer",
+    **options: Any,
+  ) -> list[float]:
+    del prompts, ids
+    rows = []
+    for text, extra in zip(completions, extras, strict=True):
+      if field not in extra:
+        raise KeyError(
+          f"the record has no {field!r}; its extras have {sorted(extra)}. Name"
+          " the field in config.rewards.options."
+        )
+      answer = gym.answer_of(text)
+      value = 0.0
+      if answer is not None:
+        value = float(score(answer, extra[field], field, **options))
+      rows.append(value)
+    return rows
+
+  signature = inspect.signature(reward, follow_wrapped=False)
+  *usual, field, _ = signature.parameters.values()
+  _, _, _, *own = inspect.signature(score).parameters.values()
+  vars(reward)["__signature__"] = inspect.Signature([*usual, *own, field])
+  return reward
+
+
+@_of_answers
+def box_iou(
+  answer: str, gold: Any, field: str, *, threshold: float | None = None
+) -> float:
+  """Intersection over union of the box in the answer and the gold box.
+
+  A box is four numbers in brackets. An answer with two boxes that differ has 0:
+  otherwise it would be paid for guesses. Deviation: VLM-R1 takes the first box.
+
+  Args:
+    answer, gold, field: See `_of_answers`.
     threshold: With a threshold, the reward is 1.0 for a larger IoU, else 0.0.
-    field: Field of the extras with the gold box.
 
   Returns:
-    Numbers in [0, 1]; 0 for a box without an area.
+    A number in [0, 1]; 0 for a box without an area.
 
   Raises:
-    ValueError: A gold box is not a box.
+    ValueError: The gold box is not a box.
   """
-  del prompts, ids
-
-  def score(answer: str, gold: Any) -> float:
-    right = _gold_box(gold, field)
-    boxes = {*boxes_in(answer)}
-    box = boxes.pop() if len(boxes) == 1 else None
-    index = 0.0 if box is None else iou(box, right)
-    return index if threshold is None else float(index > threshold)
-
-  return _scored(completions, extras, field, score)
+  right = _gold_box(gold, field)
+  boxes = {*boxes_in(answer)}
+  box = boxes.pop() if len(boxes) == 1 else None
+  index = 0.0 if box is None else iou(box, right)
+  return index if threshold is None else float(index > threshold)
 
 
 def _gold_box(gold: Any, field: str) -> Box:
@@ -304,66 +314,56 @@ def _gold_objects(gold: Any, field: str) -> list[Detection]:
   return boxes
 
 
+@_of_answers
 def detection_map(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
+  answer: str,
+  gold: Any,
+  field: str,
   *,
   threshold: float | None = None,
   length_factor: bool = True,
-  field: str = "answer",
-) -> list[float]:
+) -> float:
   """COCO's mean average precision of the objects in the answer.
 
       mAP · min(1, gold objects / objects in the answer)
 
-  The factor lowers the reward of answers that name a hundred boxes: average
-  precision hardly depends on boxes behind the right ones.
+  The objects are JSON, alone or between ``` marks. The factor lowers the reward
+  of answers that name a hundred boxes: average precision hardly depends on
+  boxes behind the right ones.
 
   Args:
-    prompts: Ignored.
-    completions: Texts; the objects are JSON, alone or between ``` marks.
-    ids: Ignored.
-    extras: The fields of each record.
+    answer, gold, field: See `_of_answers`.
     threshold: One threshold of the IoU, in place of the mean over 0.5, 0.55, …,
       0.95.
     length_factor: If True, the factor is applied.
-    field: Field of the extras with the gold objects.
 
   Returns:
-    Numbers in [0, 1].
+    A number in [0, 1].
 
   Raises:
-    ValueError: A record has no gold objects.
+    ValueError: The record has no gold objects.
   """
-  del prompts, ids
+  right = _gold_objects(gold, field)
+  detections = detections_in(answer)
+  if not detections:
+    return 0.0
   thresholds = THRESHOLDS if threshold is None else (threshold,)
-
-  def score(answer: str, gold: Any) -> float:
-    right = _gold_objects(gold, field)
-    detections = detections_in(answer)
-    if not detections:
-      return 0.0
-    value = average_precision(detections, right, thresholds)
-    factor = min(1.0, len(right) / len(detections)) if length_factor else 1.0
-    return value * factor
-
-  return _scored(completions, extras, field, score)
+  value = average_precision(detections, right, thresholds)
+  factor = min(1.0, len(right) / len(detections)) if length_factor else 1.0
+  return value * factor
 
 
+@_of_answers
 def detection_score(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
+  answer: str,
+  gold: Any,
+  field: str,
   *,
   position: float = 0.7,
   label: float = 0.0,
   completeness: float = 0.3,
   threshold: float = 0.5,
-  field: str = "answer",
-) -> list[float]:
+) -> float:
   """A weighted mean of the scores for position, label and completeness.
 
       position      Σ index of the pairs / gold objects
@@ -372,124 +372,87 @@ def detection_score(
                          + objects without a pair / objects in the answer) / 2
 
   The index is the IoU. The nearest boxes are paired first, with an index of at
-  least `threshold`.
+  least `threshold`. The objects are JSON, as in `detection_map`.
 
   Args:
-    prompts: Ignored.
-    completions: Texts; the objects are JSON, alone or between ``` marks.
-    ids: Ignored.
-    extras: The fields of each record.
+    answer, gold, field: See `_of_answers`.
     position, label, completeness: Weights, not negative and not all 0; they are
       divided by their sum.
     threshold: The least IoU of a pair.
-    field: Field of the extras with the gold objects.
 
   Returns:
-    Numbers in [0, 1]; 0 for an answer without objects.
+    A number in [0, 1]; 0 for an answer without objects.
 
   Raises:
-    ValueError: A record has no gold objects; or a weight is negative, or all
+    ValueError: The record has no gold objects; or a weight is negative, or all
       weights are 0.
   """
-  del prompts, ids
   weights = (position, label, completeness)
   if min(weights) < 0 or not sum(weights) > 0:
     raise ValueError(
       f"detection_score: the weights are {weights}; needs numbers from 0"
       " on, and one above."
     )
-
-  def score(answer: str, gold: Any) -> float:
-    right = _gold_objects(gold, field)
-    detections = detections_in(answer)
-    if not detections:
-      return 0.0
-    pairs = matched(detections, right, threshold)
-    count = len(pairs.indices)
-    missed = (len(right) - count) / len(right)
-    alarms = (len(detections) - count) / len(detections)
-    parts = (
-      sum(pairs.indices) / len(right),
-      pairs.right_labels / len(right),
-      1.0 - (missed + alarms) / 2,
-    )
-    total = sum(w * x for w, x in zip(weights, parts, strict=True))
-    return total / sum(weights)
-
-  return _scored(completions, extras, field, score)
+  right = _gold_objects(gold, field)
+  detections = detections_in(answer)
+  if not detections:
+    return 0.0
+  pairs = matched(detections, right, threshold)
+  count = len(pairs.indices)
+  missed = (len(right) - count) / len(right)
+  alarms = (len(detections) - count) / len(detections)
+  parts = (
+    sum(pairs.indices) / len(right),
+    pairs.right_labels / len(right),
+    1.0 - (missed + alarms) / 2,
+  )
+  total = sum(w * x for w, x in zip(weights, parts, strict=True))
+  return total / sum(weights)
 
 
 _WHOLE = re.compile(r"(?<![\d.,])-?\d{1,12}(?![\d]|[.,]\d)")
 
 
-def counting(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  *,
-  field: str = "answer",
-) -> list[float]:
+@_of_answers
+def counting(answer: str, gold: Any, field: str) -> float:
   """1.0 if the answer has one whole number, the gold number; else 0.0.
 
-  Args:
-    prompts: Ignored.
-    completions: Texts; the number may have words around it, but no other
-      number.
-    ids: Ignored.
-    extras: The fields of each record.
-    field: Field of the extras with a whole number, or its digits.
+  The number may have words around it, but no other number. The gold answer is a
+  whole number, or its digits.
 
   Raises:
-    ValueError: A gold number is not a number.
+    ValueError: The gold number is not a number.
   """
-  del prompts, ids
-
-  def score(answer: str, gold: Any) -> float:
-    right = _number(gold, field)
-    if len(answer) > answers.MAX_CHARS:
-      return 0.0
-    numbers = _WHOLE.findall(answer)
-    return float(len(numbers) == 1 and int(numbers[0]) == right)
-
-  return _scored(completions, extras, field, score)
+  right = _number(gold, field)
+  if len(answer) > answers.MAX_CHARS:
+    return 0.0
+  numbers = _WHOLE.findall(answer)
+  return float(len(numbers) == 1 and int(numbers[0]) == right)
 
 
+@_of_answers
 def numeric(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
+  answer: str,
+  gold: Any,
+  field: str,
   *,
   relative: float = 0.0,
   absolute: float = 0.0,
-  field: str = "answer",
-) -> list[float]:
+) -> float:
   """1.0 if the answer is the gold number, or near enough, else 0.0.
 
       |answer − gold| ≤ absolute + relative · |gold|
 
-  Args:
-    prompts: Ignored.
-    completions: Texts; numbers are read by `answers.quantity`.
-    ids: Ignored.
-    extras: The fields of each record.
-    relative, absolute: Tolerances.
-    field: Field of the extras with a number, or text that is a number.
+  Numbers are read by `answers.quantity`.
 
   Raises:
-    ValueError: A gold number is not a number.
+    ValueError: The gold number is not a number.
   """
-  del prompts, ids
-
-  def score(answer: str, gold: Any) -> float:
-    right = _number(gold, field)
-    number = answers.quantity(answer)
-    if number is None or number.value is None:
-      return 0.0
-    return float(abs(number.value - right) <= absolute + relative * abs(right))
-
-  return _scored(completions, extras, field, score)
+  right = _number(gold, field)
+  number = answers.quantity(answer)
+  if number is None or number.value is None:
+    return 0.0
+  return float(abs(number.value - right) <= absolute + relative * abs(right))
 
 
 def _number(gold: Any, field: str) -> Any:
@@ -504,41 +467,23 @@ _FIRST = re.compile(r"\(?([A-Z])(?:[).:,]|$)")
 _ALONE = re.compile(r"(?<![A-Za-z])([A-Z])(?![A-Za-z'’])")
 
 
-def choice(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  *,
-  field: str = "answer",
-) -> list[float]:
+@_of_answers
+def choice(answer: str, gold: Any, field: str) -> float:
   """1.0 if the answer chooses the gold letter, else 0.0.
 
   The chosen letter is the one that the answer begins with, as in "B. A cat" or
   "(B)", or else the only capital letter that stands alone. An answer with
-  several letters has 0.
-
-  Args:
-    prompts: Ignored.
-    completions: Texts.
-    ids: Ignored.
-    extras: The fields of each record.
-    field: Field of the extras with a letter, or an answer with one.
+  several letters has 0. The gold answer is a letter, or an answer with one.
 
   Raises:
-    ValueError: A gold answer has no letter.
+    ValueError: The gold answer has no letter.
   """
-  del prompts, ids
-
-  def score(answer: str, gold: Any) -> float:
-    right = _letter(str(gold))
-    if right is None:
-      raise ValueError(
-        f"the gold answer {field}={gold!r:.80} has no letter to choose."
-      )
-    return float(_letter(answer) == right)
-
-  return _scored(completions, extras, field, score)
+  right = _letter(str(gold))
+  if right is None:
+    raise ValueError(
+      f"the gold answer {field}={gold!r:.80} has no letter to choose."
+    )
+  return float(_letter(answer) == right)
 
 
 def _letter(answer: str) -> str | None:
@@ -554,43 +499,25 @@ def _letter(answer: str) -> str | None:
 _YES_NO = re.compile(r"\b(yes|no)\b")
 
 
-def yes_no(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  *,
-  field: str = "answer",
-) -> list[float]:
+@_of_answers
+def yes_no(answer: str, gold: Any, field: str) -> float:
   """1.0 if the answer says yes or no as the gold answer does, else 0.0.
 
-  An answer with both words has 0. Deviation: VLM-R1 takes the first of them,
-  even inside another word, such as "no" in "know".
-
-  Args:
-    prompts: Ignored.
-    completions: Texts; capital letters do not matter.
-    ids: Ignored.
-    extras: The fields of each record.
-    field: Field of the extras with "yes", "no", a text with one of them, or
-      true or false.
+  Capital letters do not matter. An answer with both words has 0. Deviation:
+  VLM-R1 takes the first of them, even inside another word, such as "no" in
+  "know". The gold answer is a text with one of the words, or true or false.
 
   Raises:
-    ValueError: A gold answer has neither word, or both.
+    ValueError: The gold answer has neither word, or both.
   """
-  del prompts, ids
-
-  def score(answer: str, gold: Any) -> float:
-    if isinstance(gold, bool):
-      gold = "yes" if gold else "no"
-    right = {*_YES_NO.findall(str(gold).lower())}
-    if len(right) != 1:
-      raise ValueError(
-        f"the gold answer {field}={gold!r:.80} says neither yes nor no."
-      )
-    return float({*_YES_NO.findall(answer.lower())} == right)
-
-  return _scored(completions, extras, field, score)
+  if isinstance(gold, bool):
+    gold = "yes" if gold else "no"
+  right = {*_YES_NO.findall(str(gold).lower())}
+  if len(right) != 1:
+    raise ValueError(
+      f"the gold answer {field}={gold!r:.80} says neither yes nor no."
+    )
+  return float({*_YES_NO.findall(answer.lower())} == right)
 
 
 _BETWEEN = re.compile(r"</think>\s*<answer>")
@@ -609,12 +536,6 @@ def box_format(
 
   anywhere in the completion, with `.` matching newlines. The box itself may be
   wrong. Linear in the length of the completion.
-
-  Args:
-    prompts: Ignored.
-    completions: Texts.
-    ids: Ignored.
-    extras: Ignored.
 
   Source: VLM-R1, `format_reward_rec`.
   """
