@@ -68,12 +68,17 @@ def make(
     ValueError: An option is out of range, or there is a scratchpad or filler
       without tags.
   """
+  options = dict(locals())
   # int32 holds sums of two 8-digit numbers.
-  task_lib.check_range("add.make", "level", level, 1, 8)
-  task_lib.check_range("add.make", "teacher_error", teacher_error, 0.0, 1.0)
-  task_lib.check_range("add.make", "teacher_slip", teacher_slip, 0.0, 1.0)
-  task_lib.check_range("add.make", "max_filler", max_filler, 0, 64)
-  task_lib.check_range("add.make", "mean_filler", mean_filler, 0.0, 64.0)
+  task_lib.check_ranges(
+    "add.make",
+    options,
+    level=(1, 8),
+    teacher_error=(0.0, 1.0),
+    teacher_slip=(0.0, 1.0),
+    max_filler=(0, 64),
+    mean_filler=(0.0, 64.0),
+  )
   thinks = scratchpad or max_filler > 0
   if thinks and not tags:
     raise ValueError(
@@ -81,13 +86,10 @@ def make(
       f" received scratchpad={scratchpad}, max_filler={max_filler}, tags=False."
       " Leave tags=True."
     )
-  steps = functools.partial(step_scores, level=level)
+  steps = task_lib.bound(step_scores, options)
   return Task(
     name="add",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=2 * level + 3,
     max_completion_len=(
       level
@@ -97,28 +99,12 @@ def make(
       + scratchpad * STEP_LEN * level
       + max_filler
     ),
-    example=functools.partial(
-      example,
-      level=level,
-      scratchpad=scratchpad,
-      teacher_error=teacher_error,
-      tags=tags,
-      fixed_digits=fixed_digits,
-      teacher_slip=teacher_slip,
-      max_filler=max_filler,
-      mean_filler=mean_filler,
-    ),
-    verify=functools.partial(
-      verify, level=level, scratchpad=scratchpad, tags=tags
-    ),
-    verify_numpy=functools.partial(
-      verify_numpy, level=level, scratchpad=scratchpad, tags=tags
-    ),
-    encode=vocab.encode,
-    decode=vocab.decode,
+    example=task_lib.bound(example, options),
+    verify=task_lib.bound(verify, options),
+    verify_numpy=task_lib.bound(verify_numpy, options),
     step_scores=steps if scratchpad else None,
     step_scores_numpy=step_scores_numpy if scratchpad else None,
-    right_answer=functools.partial(right_answer, level=level) if tags else None,
+    right_answer=task_lib.bound(right_answer, options) if tags else None,
   )
 
 

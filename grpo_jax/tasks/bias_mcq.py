@@ -14,7 +14,6 @@ label in a data set.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import jax
@@ -56,26 +55,18 @@ def make(teacher_bias: float = 0.05, flipped_share: float = 0.0) -> Task:
   Raises:
     ValueError: An option is out of range.
   """
-  for name, value in {
-    "teacher_bias": teacher_bias,
-    "flipped_share": flipped_share,
-  }.items():
-    task_lib.check_range("bias_mcq.make", name, value, 0.0, 1.0)
-  draw = functools.partial(example, teacher_bias=teacher_bias)
+  options = dict(locals())
+  shares = dict.fromkeys(options, (0.0, 1.0))
+  task_lib.check_ranges("bias_mcq.make", options, **shares)
   return Task(
     name="bias_mcq",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=11,
     max_completion_len=4,
-    example=functools.partial(draw, flipped_share=flipped_share),
-    lesson=functools.partial(draw, flipped_share=0.0),
+    example=task_lib.bound(example, options),
+    lesson=task_lib.bound(example, options | {"flipped_share": 0.0}),
     verify=verify,
     verify_numpy=verify_numpy,
-    encode=vocab.encode,
-    decode=vocab.decode,
   )
 
 

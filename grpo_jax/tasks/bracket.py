@@ -7,7 +7,6 @@ teacher in error closes them in the order in which they were opened.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import jax
@@ -44,29 +43,23 @@ def make(
   Raises:
     ValueError: An option is out of range.
   """
-  task_lib.check_range("bracket.make", "max_len", max_len, 1, 64)
-  task_lib.check_range("bracket.make", "max_depth", max_depth, 1, _MAX_DEPTH)
-  task_lib.check_range("bracket.make", "teacher_error", teacher_error, 0.0, 1.0)
-  depth = min(max_depth, max_len)
+  options = dict(locals())
+  task_lib.check_ranges(
+    "bracket.make",
+    options,
+    max_len=(1, 64),
+    max_depth=(1, _MAX_DEPTH),
+    teacher_error=(0.0, 1.0),
+  )
+  options["max_depth"] = depth = min(max_depth, max_len)
   return Task(
     name="bracket",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=max_len + 2,
     max_completion_len=depth + 1 + 2 * tags,
-    example=functools.partial(
-      example,
-      max_len=max_len,
-      max_depth=depth,
-      teacher_error=teacher_error,
-      tags=tags,
-    ),
-    verify=functools.partial(verify, max_depth=depth, tags=tags),
-    verify_numpy=functools.partial(verify_numpy, tags=tags),
-    encode=vocab.encode,
-    decode=vocab.decode,
+    example=task_lib.bound(example, options),
+    verify=task_lib.bound(verify, options),
+    verify_numpy=task_lib.bound(verify_numpy, options),
   )
 
 

@@ -22,7 +22,6 @@ without a letter after it.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -80,47 +79,40 @@ def make(
   Raises:
     ValueError: An option is out of range.
   """
+  options = dict(locals())
   caller = "calc_tool.make"
   if interceptor not in INTERCEPTORS:
     raise ValueError(
       f"{caller}: unknown interceptor {interceptor!r}; use one of"
       f" {INTERCEPTORS}."
     )
-  task_lib.check_range(caller, "penalty", penalty, 0.0, float("inf"))
-  task_lib.check_range(caller, "teacher_error", teacher_error, 0.0, 1.0)
-  task_lib.check_range(caller, "teacher_leak", teacher_leak, 0.0, 1.0)
+  task_lib.check_ranges(
+    caller,
+    options,
+    penalty=(0.0, float("inf")),
+    teacher_error=(0.0, 1.0),
+    teacher_leak=(0.0, 1.0),
+  )
   # Leak, comment and two results do not fit before the answer, so the teacher
   # never does both.
-  task_lib.check_range(
-    caller, "teacher_comment", teacher_comment, 0.0, 1.0 - teacher_leak
+  task_lib.check_ranges(
+    caller,
+    options,
+    teacher_comment=(0.0, 1.0 - teacher_leak),
   )
-  plain = functools.partial(
-    PlainEpisode, interceptor=interceptor, penalty=penalty
-  )
+  options["plain"] = task_lib.bound(PlainEpisode, options)
   return Task(
     name="calc_tool",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=PROMPT_LEN,
     max_completion_len=(
       MAX_TURNS * ACTION_LEN + (MAX_TURNS - 1) * OBSERVATION_LEN
     ),
-    example=functools.partial(
-      example,
-      plain=plain,
-      leak=leak,
-      teacher_error=teacher_error,
-      teacher_leak=teacher_leak,
-      teacher_comment=teacher_comment,
-    ),
+    example=task_lib.bound(example, options),
     verify=None,
     verify_numpy=None,
-    encode=vocab.encode,
-    decode=vocab.decode,
     environment=_guard(interceptor, penalty),
-    replay_numpy=functools.partial(replay_numpy, plain=plain),
+    replay_numpy=task_lib.bound(replay_numpy, options),
   )
 
 

@@ -5,7 +5,6 @@ Prompt `BOS l_1 .. l_n =`, completion `l_1 .. l_n EOS`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import jax
@@ -28,20 +27,20 @@ def make(length: int = 3) -> Task:
   Raises:
     ValueError: The length is out of range.
   """
-  task_lib.check_range("copy.make", "length", length, 1, 64)
+  options = dict(locals())
+  task_lib.check_ranges(
+    "copy.make",
+    options,
+    length=(1, 64),
+  )
   return Task(
     name="copy",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=length + 2,
     max_completion_len=length + 1,
-    example=functools.partial(example, length=length),
+    example=task_lib.bound(example, options),
     verify=verify,
     verify_numpy=verify_numpy,
-    encode=vocab.encode,
-    decode=vocab.decode,
   )
 
 

@@ -65,20 +65,19 @@ def make(
     ValueError: An option is out of range, or a split has no problem with so
       many solutions.
   """
-  task_lib.check_range("countdown.make", "num_numbers", num_numbers, 2, 4)
-  most = MOST_SOLUTIONS[num_numbers]
-  task_lib.check_range(
-    "countdown.make", "min_solutions", min_solutions, 1, most
-  )
-  task_lib.check_range(
+  options = dict(locals())
+  task_lib.check_ranges(
     "countdown.make",
-    "max_solutions",
-    max_solutions,
-    min_solutions,
-    MOST_SOLUTIONS[4],
+    options,
+    num_numbers=(2, 4),
   )
-  task_lib.check_range(
-    "countdown.make", "teacher_error", teacher_error, 0.0, 1.0
+  most = MOST_SOLUTIONS[num_numbers]
+  task_lib.check_ranges(
+    "countdown.make",
+    options,
+    min_solutions=(1, most),
+    max_solutions=(min_solutions, MOST_SOLUTIONS[4]),
+    teacher_error=(0.0, 1.0),
   )
   if last_answer and not tags:
     raise ValueError(
@@ -86,30 +85,18 @@ def make(
       " the whole completion is the answer; set tags to True."
     )
   fits = range(min_solutions, max_solutions + 1)
+  options |= {"fits": fits, "of_several": last_answer}
   if min_solutions > 1 or max_solutions < most:
     _check_problems(num_numbers, fits)
   return Task(
     name="countdown",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=2 * num_numbers + 4,
     max_completion_len=2 * num_numbers + 2 * tags,
-    example=functools.partial(
-      example,
-      num_numbers=num_numbers,
-      teacher_error=teacher_error,
-      tags=tags,
-      fits=fits,
-    ),
-    verify=functools.partial(verify, tags=tags, of_several=last_answer),
-    verify_numpy=functools.partial(
-      verify_numpy, tags=tags, of_several=last_answer
-    ),
-    encode=vocab.encode,
-    decode=vocab.decode,
-    solution=functools.partial(solution, tags=tags),
+    example=task_lib.bound(example, options),
+    verify=task_lib.bound(verify, options),
+    verify_numpy=task_lib.bound(verify_numpy, options),
+    solution=task_lib.bound(solution, options),
   )
 
 

@@ -33,7 +33,6 @@ the actions, are those of all tasks.
 from __future__ import annotations
 
 import collections
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -79,35 +78,33 @@ def make(teacher_error: float = 0.0, tabular: bool = False) -> Task:
   Raises:
     ValueError: `teacher_error` is not in [0, 1].
   """
-  task_lib.check_range("grid.make", "teacher_error", teacher_error, 0.0, 1.0)
+  options = dict(locals())
+  task_lib.check_ranges(
+    "grid.make",
+    options,
+    teacher_error=(0.0, 1.0),
+  )
   states = STATES if tabular else ()
   size = 1 if tabular else OBSERVATION_LEN
   return Task(
     name="grid",
-    vocab_size=vocab.VOCAB_SIZE + len(states),
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(states),
     max_prompt_len=1 + size,
     max_completion_len=MAX_TURNS + (MAX_TURNS - 1) * size,
-    example=functools.partial(
-      example, teacher_error=teacher_error, tabular=tabular
-    ),
+    example=task_lib.bound(example, options),
     verify=None,
     verify_numpy=None,
-    encode=functools.partial(vocab.encode, more=states),
-    decode=functools.partial(vocab.decode, more=states),
     environment=Environment(
       max_turns=MAX_TURNS,
       max_action_len=1,
       max_observation_len=size,
       action_ends=(),
       reset=reset,
-      step=functools.partial(step, tabular=tabular),
+      step=task_lib.bound(step, options),
       scores=scores,
       state_id=state_id,
     ),
-    replay_numpy=functools.partial(replay_numpy, tabular=tabular),
+    replay_numpy=task_lib.bound(replay_numpy, options),
   )
 
 

@@ -78,10 +78,15 @@ def make(teacher_error: float = 0.0, num_lessons: int = 0) -> Task:
   Raises:
     ValueError: An option is out of range.
   """
+  options = dict(locals())
   caller = "ir_tree.make"
-  task_lib.check_range(caller, "teacher_error", teacher_error, 0.0, 1.0)
-  task_lib.check_range(caller, "num_lessons", num_lessons, 0, 1 << 20)
-  draw = functools.partial(example, teacher_error=teacher_error)
+  task_lib.check_ranges(
+    caller,
+    options,
+    teacher_error=(0.0, 1.0),
+    num_lessons=(0, 1 << 20),
+  )
+  draw = task_lib.bound(example, options)
 
   def lesson(rng: np.random.Generator, split: str) -> Example:
     """Draws one of `num_lessons` examples."""
@@ -89,17 +94,12 @@ def make(teacher_error: float = 0.0, num_lessons: int = 0) -> Task:
 
   return Task(
     name="ir_tree",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=2 + max(len(vocab.encode(words)) for words, _ in _ALL),
     max_completion_len=GOLD_LEN + 3,
     example=draw,
     verify=verify,
     verify_numpy=verify_numpy,
-    encode=vocab.encode,
-    decode=vocab.decode,
     lesson=lesson if num_lessons else None,
     domains=DOMAINS,
   )

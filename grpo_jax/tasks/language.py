@@ -13,7 +13,6 @@ answers alone: the answer does not depend on the language of the thought.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import jax
@@ -57,34 +56,24 @@ def make(
   Raises:
     ValueError: An option is out of range.
   """
-  task_lib.check_range("language.make", "max_len", max_len, 2, 64)
-  task_lib.check_range("language.make", "min_len", min_len, 2, max_len)
-  for name, value in {
-    "mixing": mixing,
-    "teacher_error": teacher_error,
-    "teacher_empty": teacher_empty,
-  }.items():
-    task_lib.check_range("language.make", name, value, 0.0, 1.0)
+  options = dict(locals())
+  task_lib.check_ranges(
+    "language.make",
+    options,
+    max_len=(2, 64),
+    min_len=(2, max_len),
+    mixing=(0.0, 1.0),
+    teacher_error=(0.0, 1.0),
+    teacher_empty=(0.0, 1.0),
+  )
   return Task(
     name="language",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=max_len + 2,
     max_completion_len=2 * max_len + 5,
-    example=functools.partial(
-      example,
-      min_len=min_len,
-      max_len=max_len,
-      mixing=mixing,
-      teacher_error=teacher_error,
-      teacher_empty=teacher_empty,
-    ),
+    example=task_lib.bound(example, options),
     verify=verify,
     verify_numpy=verify_numpy,
-    encode=vocab.encode,
-    decode=vocab.decode,
   )
 
 

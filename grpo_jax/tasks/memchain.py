@@ -81,22 +81,29 @@ def make(
   Raises:
     ValueError: An option is out of range.
   """
+  options = dict(locals())
   caller = "memchain.make"
   if summaries not in SUMMARIES:
     raise ValueError(
       f"{caller}: unknown summaries {summaries!r}; use one of {SUMMARIES}."
     )
-  task_lib.check_range(caller, "num_steps", num_steps, 8, 256)
-  task_lib.check_range(caller, "num_facts", num_facts, 1, 8)
-  task_lib.check_range(caller, "num_digits", num_digits, 2, 10)
-  task_lib.check_range(caller, "teacher_error", teacher_error, 0.0, 1.0)
+  task_lib.check_ranges(
+    caller,
+    options,
+    num_steps=(8, 256),
+    num_facts=(1, 8),
+    num_digits=(2, 10),
+    teacher_error=(0.0, 1.0),
+  )
   per_step = 2 if brief else 6
   first_prompt_len = 2 + 4 * num_facts
   if compaction:
-    task_lib.check_range(caller, "every", every, 2, num_steps - 1)
-    task_lib.check_range(caller, "keep_turns", keep_turns, 0, every - 1)
-    task_lib.check_range(
-      caller, "max_summary_len", max_summary_len, 4 * num_facts, 64
+    task_lib.check_ranges(
+      caller,
+      options,
+      every=(2, num_steps - 1),
+      keep_turns=(0, every - 1),
+      max_summary_len=(4 * num_facts, 64),
     )
     compactions, prompt_len, completion_len = _compactions(
       num_steps,
@@ -111,33 +118,22 @@ def make(
     compactions = None
     prompt_len = first_prompt_len
     completion_len = 1 + (num_steps - 2) * per_step + QUESTION_LEN + ANSWER_LEN
-  contexts = functools.partial(
-    teach,
-    num_steps=num_steps,
-    num_facts=num_facts,
-    num_digits=num_digits,
-    every=every if compaction else num_steps,
-    keep_turns=keep_turns,
-    keeps_summary=summaries != "dropped",
-    brief=brief,
-    teacher_error=teacher_error,
-  )
+  options |= {
+    "every": every if compaction else num_steps,
+    "keeps_summary": summaries != "dropped",
+  }
+  options["contexts"] = task_lib.bound(teach, options)
   return Task(
     name="memchain",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=prompt_len,
     max_completion_len=completion_len,
-    example=functools.partial(example, contexts=contexts),
+    example=task_lib.bound(example, options),
     verify=None,
     verify_numpy=None,
-    encode=vocab.encode,
-    decode=vocab.decode,
     environment=_environment(num_steps, num_digits, per_step, brief),
     compaction=compactions,
-    lesson=functools.partial(lesson, contexts=contexts) if compaction else None,
+    lesson=task_lib.bound(lesson, options) if compaction else None,
     replay_numpy=replay_numpy,
   )
 

@@ -12,7 +12,6 @@ teacher's thoughts are random letters, of any length and rarely polite.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import jax
@@ -68,29 +67,24 @@ def make(
   Raises:
     ValueError: An option is out of range.
   """
+  options = dict(locals())
   sorting = sort.make(min_len, max_len, num_letters, teacher_error)
-  task_lib.check_range("multi.make", "max_thought", max_thought, 0, 64)
-  task_lib.check_range("multi.make", "min_thought", min_thought, 0, max_thought)
-  task_lib.check_range("multi.make", "teacher_polite", teacher_polite, 0.0, 1.0)
+  task_lib.check_ranges(
+    "multi.make",
+    options,
+    max_thought=(0, 64),
+    min_thought=(0, max_thought),
+    teacher_polite=(0.0, 1.0),
+  )
+  options["sorting"] = sorting
   return Task(
     name="multi",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=sorting.max_prompt_len,
     max_completion_len=2 + max_thought + sorting.max_completion_len,
-    example=functools.partial(
-      example,
-      sorting=sorting,
-      min_thought=min_thought,
-      max_thought=max_thought,
-      teacher_polite=teacher_polite,
-    ),
+    example=task_lib.bound(example, options),
     verify=verify,
     verify_numpy=verify_numpy,
-    encode=vocab.encode,
-    decode=vocab.decode,
     right_answer=sort.right_answer,
   )
 

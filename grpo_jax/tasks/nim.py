@@ -53,31 +53,26 @@ def make(
   Raises:
     ValueError: An option is out of range.
   """
-  task_lib.check_range("nim.make", "num_heaps", num_heaps, 2, 4)
-  task_lib.check_range("nim.make", "max_stones", max_stones, 4, 9)
-  task_lib.check_range("nim.make", "teacher_error", teacher_error, 0.0, 1.0)
+  options = dict(locals())
+  task_lib.check_ranges(
+    "nim.make",
+    options,
+    num_heaps=(2, 4),
+    max_stones=(4, 9),
+    teacher_error=(0.0, 1.0),
+  )
   max_turns = num_heaps * max_stones
   observation_len = num_heaps + 2
   return Task(
     name="nim",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=1 + observation_len,
     max_completion_len=(
       max_turns * ACTION_LEN + (max_turns - 1) * observation_len
     ),
-    example=functools.partial(
-      example,
-      num_heaps=num_heaps,
-      max_stones=max_stones,
-      teacher_error=teacher_error,
-    ),
+    example=task_lib.bound(example, options),
     verify=None,
     verify_numpy=None,
-    encode=vocab.encode,
-    decode=vocab.decode,
     environment=Environment(
       max_turns=max_turns,
       max_action_len=ACTION_LEN,

@@ -7,7 +7,6 @@ order. A teacher in error sorts the wrong way round.
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 from collections.abc import Mapping
 
@@ -52,34 +51,24 @@ def make(
   Raises:
     ValueError: An option is out of range.
   """
-  task_lib.check_range("sort.make", "max_len", max_len, 2, 64)
-  task_lib.check_range("sort.make", "min_len", min_len, 2, max_len)
-  task_lib.check_range(
-    "sort.make", "num_letters", num_letters, 2, vocab.NUM_LETTERS
+  options = dict(locals())
+  task_lib.check_ranges(
+    "sort.make",
+    options,
+    max_len=(2, 64),
+    min_len=(2, max_len),
+    num_letters=(2, vocab.NUM_LETTERS),
+    teacher_error=(0.0, 1.0),
+    teacher_marks=(0.0, 1.0),
   )
-  task_lib.check_range("sort.make", "teacher_error", teacher_error, 0.0, 1.0)
-  task_lib.check_range("sort.make", "teacher_marks", teacher_marks, 0.0, 1.0)
   return Task(
     name="sort",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     max_prompt_len=max_len + 2,
     max_completion_len=max_len + 1 + 2 * tags + (teacher_marks > 0),
-    example=functools.partial(
-      example,
-      min_len=min_len,
-      max_len=max_len,
-      num_letters=num_letters,
-      teacher_error=teacher_error,
-      tags=tags,
-      teacher_marks=teacher_marks,
-    ),
-    verify=functools.partial(verify, tags=tags),
-    verify_numpy=functools.partial(verify_numpy, tags=tags),
-    encode=vocab.encode,
-    decode=vocab.decode,
+    example=task_lib.bound(example, options),
+    verify=task_lib.bound(verify, options),
+    verify_numpy=task_lib.bound(verify_numpy, options),
     right_answer=right_answer if tags else None,
   )
 

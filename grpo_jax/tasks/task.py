@@ -8,6 +8,8 @@ never occurs in training, whatever the seeds.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -354,11 +356,24 @@ def _repr(value: Any) -> str:
   return f"{value!r:.60} ({kind})"
 
 
-def check_range(
-  caller: str, name: str, value: float, low: float, high: float
+def check_ranges(
+  caller: str,
+  options: Mapping[str, Any],
+  **bounds: tuple[float, float],
 ) -> None:
-  """Raises ValueError unless low <= value <= high."""
-  if not low <= value <= high:
-    raise ValueError(
-      f"{caller}: {name} is {value}; it must be in [{low}, {high}]."
-    )
+  """Raises ValueError unless each option is within its bounds, inclusive."""
+  for name, (low, high) in bounds.items():
+    if not low <= options[name] <= high:
+      raise ValueError(
+        f"{caller}: {name} is {options[name]}; it must be in [{low}, {high}]."
+      )
+
+
+def bound(
+  function: Callable[..., Any], options: Mapping[str, Any]
+) -> Callable[..., Any]:
+  """Binds a function to those of a task's options that are its parameters."""
+  own = inspect.signature(function).parameters
+  return functools.partial(
+    function, **{name: x for name, x in options.items() if name in own}
+  )

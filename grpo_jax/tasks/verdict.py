@@ -10,7 +10,6 @@ right, or any answer that ends with `#`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import jax
@@ -51,37 +50,28 @@ def make(
   Raises:
     ValueError: An option is out of range.
   """
-  task_lib.check_range("verdict.make", "max_len", max_len, 2, 64)
-  task_lib.check_range("verdict.make", "min_len", min_len, 2, max_len)
-  task_lib.check_range(
-    "verdict.make", "num_letters", num_letters, 2, vocab.NUM_LETTERS
+  options = dict(locals())
+  task_lib.check_ranges(
+    "verdict.make",
+    options,
+    max_len=(2, 64),
+    min_len=(2, max_len),
+    num_letters=(2, vocab.NUM_LETTERS),
+    marks=(0.0, 1.0),
   )
-  task_lib.check_range("verdict.make", "marks", marks, 0.0, 1.0)
   if belief not in BELIEFS:
     raise ValueError(
       f"verdict.make: belief is {belief!r}; choose one of {BELIEFS}."
     )
   return Task(
     name="verdict",
-    vocab_size=vocab.VOCAB_SIZE,
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(),
     # An answer may have one letter doubled, and one mark after it.
     max_prompt_len=2 * max_len + 5,
     max_completion_len=2,
-    example=functools.partial(
-      example,
-      min_len=min_len,
-      max_len=max_len,
-      num_letters=num_letters,
-      marks=marks,
-      belief=belief,
-    ),
+    example=task_lib.bound(example, options),
     verify=verify,
     verify_numpy=verify_numpy,
-    encode=vocab.encode,
-    decode=vocab.decode,
   )
 
 

@@ -121,8 +121,13 @@ def make(
   Raises:
     ValueError: An option is out of range.
   """
+  options = dict(locals())
   who = "vision.make"
-  task_lib.check_range(who, "teacher_error", teacher_error, 0.0, 1.0)
+  task_lib.check_ranges(
+    who,
+    options,
+    teacher_error=(0.0, 1.0),
+  )
   if questions not in ("both", *QUESTIONS):
     raise ValueError(
       f"{who}: questions is {questions!r}; use one of {('both', *QUESTIONS)}."
@@ -130,29 +135,18 @@ def make(
   if merge not in (1, 2, GRID):
     raise ValueError(f"{who}: merge is {merge}; use 1, 2 or {GRID}.")
   kinds = QUESTIONS if questions == "both" else (questions,)
+  options["kinds"] = kinds
   sign = {"count": 4, "box": 3}  # Tokens around the colour, the first included.
   return Task(
     name="vision",
-    vocab_size=vocab.VOCAB_SIZE + len(_PATCHES),
-    pad_id=vocab.PAD,
-    bos_id=vocab.BOS,
-    end_ids=(vocab.EOS,),
+    **vocab.of_task(_PATCHES),
     max_prompt_len=(GRID // merge) ** 2
     + (3 if codes else 1)
     + max(sign[question] for question in kinds),
     max_completion_len=14 if "box" in kinds else 4,
-    example=functools.partial(
-      example,
-      kinds=kinds,
-      codes=codes,
-      shifted=shifted,
-      merge=merge,
-      teacher_error=teacher_error,
-    ),
+    example=task_lib.bound(example, options),
     verify=verify,
     verify_numpy=verify_numpy,
-    encode=functools.partial(vocab.encode, more=_PATCHES),
-    decode=functools.partial(vocab.decode, more=_PATCHES),
     domains=tuple(DOMAINS),
   )
 

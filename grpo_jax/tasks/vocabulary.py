@@ -16,9 +16,10 @@ token like any other, and its text is `<123>`.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -95,6 +96,18 @@ def decode(ids: Iterable[int], more: Sequence[str] = ()) -> str:
 def _text(token: int, more: Sequence[str] = ()) -> str:
   pieces = (*TOKENS, *more)
   return pieces[token] if token < len(pieces) else f"<{token}>"
+
+
+def of_task(more: Sequence[str] = ()) -> dict[str, Any]:
+  """The fields of a `Task` whose tokens these are; `more` as in `encode`."""
+  return {
+    "vocab_size": VOCAB_SIZE + len(more),
+    "pad_id": PAD,
+    "bos_id": BOS,
+    "end_ids": (EOS,),
+    "encode": functools.partial(encode, more=more),
+    "decode": functools.partial(decode, more=more),
+  }
 
 
 def number(value: int) -> list[int]:
