@@ -491,13 +491,8 @@ def gsm8k_record(raw: Row) -> Record:
 
 # The subjects of MATH; the number of a domain is the index in this list.
 MATH_TYPES = (
-  "Algebra",
-  "Counting & Probability",
-  "Geometry",
-  "Intermediate Algebra",
-  "Number Theory",
-  "Prealgebra",
-  "Precalculus",
+  *("Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra"),
+  *("Number Theory", "Prealgebra", "Precalculus"),
 )
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)

@@ -52,13 +52,8 @@ from grpo_jax.data.sources import Source
 _tokenizers = functools.partial(optional.package, "tokenizers", "hf", __name__)
 # Names of special tokens in chat templates.
 _NAMED_TOKENS = (
-  "bos_token",
-  "eos_token",
-  "unk_token",
-  "sep_token",
-  "pad_token",
-  "cls_token",
-  "mask_token",
+  *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"),
+  *("cls_token", "mask_token"),
 )
 
 # Most characters that a normalizer or a decoder may make of a text: 16 million
@@ -337,12 +332,7 @@ BYTES = epath.resource_path("grpo_jax") / "data/assets/bytes.json"
 
 # Tokens to which `train` gives the ids 0 to 5.
 SPECIAL_TOKENS = (
-  "<pad>",
-  "<eos>",
-  "<think>",
-  "</think>",
-  "<answer>",
-  "</answer>",
+  *("<pad>", "<eos>", "<think>", "</think>", "<answer>", "</answer>"),
 )
 
 # One turn of a chat: {"role": "user", "content": "..."}, and further fields

@@ -88,12 +88,7 @@ _ARGUMENTS = {
   **{r"\hat": 1, r"\bar": 1, r"\widehat": 1, r"\underline": 1, r"\mathcal": 1},
 }
 _FONTS = (
-  r"\boxed",
-  r"\fbox",
-  r"\mathbf",
-  r"\boldsymbol",
-  r"\bm",
-  r"\mathit",
+  *(r"\boxed", r"\fbox", r"\mathbf", r"\boldsymbol", r"\bm", r"\mathit"),
   r"\mathsf",
 )
 _SAME = {

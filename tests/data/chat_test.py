@@ -41,8 +41,7 @@ HOSTILE = [
     + doubled
     + "{% endfor %}{{ ns.a }}"
     for doubled in (
-      "{% set ns.a = ns.a + ns.a %}",
-      "{% set ns.a = ns.a ~ ns.a %}",
+      *("{% set ns.a = ns.a + ns.a %}", "{% set ns.a = ns.a ~ ns.a %}"),
       "{% set ns.a = ns.a * 2 %}",
       "{% set ns.a %}{{ ns.a }}{{ ns.a }}{% endset %}",
       "{% set ns.a = ns.a | replace('b', 'bb') %}",

@@ -75,19 +75,8 @@ def test_copies_are_found_with_the_first_of_them():
 
 def test_near_copies_are_found_apart_from_copies():
   text = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "the",
-    "lazy",
-    "dog",
-    "and",
-    "runs",
-    "far",
-    "away",
+    *("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"),
+    *("and", "runs", "far", "away"),
   ]
   prompts = [text, [*text, "today"], text, ["something", "else"]]
   copies, near = quality.of_duplicates(prompts)

@@ -191,16 +191,9 @@ BRACKETS = """\
 {%- endfor %}
 """
 CONTROL = (
-  "<|endoftext|>",
-  "<|im_start|>",
-  "<|im_end|>",
-  "<|begin|>",
-  "<|start_header_id|>",
-  "<|end_header_id|>",
-  "<|eom_id|>",
-  "<|eot_id|>",
-  "<start_of_turn>",
-  "<end_of_turn>",
+  *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin|>"),
+  *("<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>"),
+  *("<start_of_turn>", "<end_of_turn>"),
 )
 SIZE = 300 + len(CONTROL)
 ASK = {"role": "user", "content": "2 + 2 < 5?"}

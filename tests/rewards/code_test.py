@@ -182,12 +182,10 @@ def test_a_row_has_a_deadline_of_its_own():
 
 
 _HANDFUL = (
-  "raise the end, called",
-  "be equal to everything, called",
+  *("raise the end, called", "be equal to everything, called"),
   "search its memory, called",
   "answer all calls on every descriptor, called",
-  "say passed, read by input",
-  "answer, and end with an error",
+  *("say passed, read by input", "answer, and end with an error"),
 )
 
 

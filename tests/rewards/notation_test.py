@@ -9,11 +9,7 @@ from grpo_jax.rewards import answers, notation
 BARE = (
   *("73", "x+1", r"\frac{1}{2}", r"2\sqrt{3}", "(1,2)", r"\{1,2\}", "[0,1)"),
   *(
-    "x^{2}",
-    r"x\le5",
-    "blue",
-    r"\text{no solution}",
-    r"n\equiv1\mod3",
+    *("x^{2}", r"x\le5", "blue", r"\text{no solution}", r"n\equiv1\mod3"),
     "12:00",
   ),
   *(r"3\text{hours}5\text{minutes}", "x=1,x=2", r"\frac{a+b}{c-1}", "AB"),

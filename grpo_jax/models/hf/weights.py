@@ -430,17 +430,9 @@ _REDUNDANT = re.compile(
 
 # Files that an export copies: configuration, tokenizer, license.
 _COPIED = (
-  "config.json",
-  "generation_config.json",
-  "tokenizer*",
-  "vocab.*",
-  "merges.txt",
-  "added_tokens.json",
-  "special_tokens_map.json",
-  "chat_template.*",
-  "*processor_config.json",
-  "LICENSE*",
-  "NOTICE*",
+  *("config.json", "generation_config.json", "tokenizer*", "vocab.*"),
+  *("merges.txt", "added_tokens.json", "special_tokens_map.json"),
+  *("chat_template.*", "*processor_config.json", "LICENSE*", "NOTICE*"),
 )
 
 

@@ -465,11 +465,8 @@ def test_an_export_is_an_ordinary_folder(tmp_path):
   config, params = weights.load(ours)
   weights.export(params, config, ours, tmp_path / "out", dtype="bfloat16")
   assert {x.name for x in (tmp_path / "out").iterdir()} == {
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
+    *("config.json", "generation_config.json", "model.safetensors"),
+    *("tokenizer.json", "tokenizer_config.json"),
   }
   written = json.loads((tmp_path / "out/config.json").read_text())
   assert written["torch_dtype"] == "bfloat16"
@@ -537,10 +534,8 @@ def test_parts_of_every_type(tmp_path, kind):
 # --- Tokenizers ---
 
 _TEXTS = (
-  "What is 23 + 4?",
-  "  def f(x):\n\treturn x ** 2\r\n\n",
-  "don't WE'LL 1234567 ๑๒๓ สวัสดี",
-  "naïve é 數学 😀\x00\x1f",
+  *("What is 23 + 4?", "  def f(x):\n\treturn x ** 2\r\n\n"),
+  *("don't WE'LL 1234567 ๑๒๓ สวัสดี", "naïve é 數学 😀\x00\x1f"),
   "<think>5</think> <answer>7</answer><eos>",
 )
 

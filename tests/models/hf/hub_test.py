@@ -80,16 +80,10 @@ def test_weights_are_downloaded_once_and_where_they_are_read(
   tmp_path, monkeypatch, weights
 ):
   names = [
-    "README.md",
-    "chat_template.jinja",
-    "config.json",
-    "consolidated.safetensors",
-    "model-00001-of-00002.safetensors",
-    "model.safetensors.index.json",
-    "onnx/config.json",
-    "original/model.safetensors",
-    "pytorch_model.bin",
-    "tokenizer.json",
+    *("README.md", "chat_template.jinja", "config.json"),
+    *("consolidated.safetensors", "model-00001-of-00002.safetensors"),
+    *("model.safetensors.index.json", "onnx/config.json"),
+    *("original/model.safetensors", "pytorch_model.bin", "tokenizer.json"),
   ]
   found = []
 

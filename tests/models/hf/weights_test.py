@@ -562,10 +562,7 @@ def test_an_export_is_whole_or_not_there(checkpoint, tmp_path):
   out.mkdir()
   weights.export(params, config, source, out)
   assert {path.name for path in out.iterdir()} == {
-    "LICENSE",
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
+    *("LICENSE", "config.json", "generation_config.json", "model.safetensors"),
     "tokenizer.json",
   }
   with pytest.raises(ValueError, match="is not an empty folder; nothing was"):

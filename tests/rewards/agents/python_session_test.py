@@ -83,14 +83,9 @@ def _call(code):
 @pytest.mark.slow
 def test_whatever_programs_do_all_episodes_go_on():
   blocks = [
-    "x = 0",
-    "import os; os._exit(0)",
-    "import os; os.closerange(0, 99)",
-    "while True: print('x' * 9999)",
-    "import os; os.fork()",
-    "'x' * 2**40",
-    "import ctypes; ctypes.string_at(0)",
-    "while True: pass",
+    *("x = 0", "import os; os._exit(0)", "import os; os.closerange(0, 99)"),
+    *("while True: print('x' * 9999)", "import os; os.fork()", "'x' * 2**40"),
+    *("import ctypes; ctypes.string_at(0)", "while True: pass"),
   ]
   with sessions.HostSessions(
     PATH, row_timeout_s=60.0, num_workers=1, options={**OPTIONS, "call_s": 2.0}

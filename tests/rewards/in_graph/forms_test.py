@@ -61,14 +61,8 @@ def test_a_cut_text_has_no_form():
 @pytest.mark.slow
 def test_known_shares_of_letters():
   texts = [
-    "<think>abя</think>яяя",
-    "aя1",
-    "12 + 3",
-    "",
-    "<think>ab",
-    "ab</think>я",
-    "я<think>a",
-    "<think></think>a",
+    *("<think>abя</think>яяя", "aя1", "12 + 3", "", "<think>ab", "ab</think>я"),
+    *("я<think>a", "<think></think>a"),
   ]
   wanted = [2 / 3, 0.5, None, None, 1.0, 1.0, 1.0, None]
   got, host = both("language_consistency", texts, script="latin")

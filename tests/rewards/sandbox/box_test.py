@@ -77,14 +77,9 @@ def test_answers_are_read_as_far_as_they_are_whole(answers, rest, data):
 
 
 _MOST_IMPORTANT = (
-  "read a file of the host",
-  "be root",
-  "see processes of the host",
-  "read variables",
-  "fork",
-  "reach the host's loopback",
-  "make a file in memory",
-  "write into the root folder",
+  *("read a file of the host", "be root", "see processes of the host"),
+  *("read variables", "fork", "reach the host's loopback"),
+  *("make a file in memory", "write into the root folder"),
   "take 1 GB of memory",
 )
 
