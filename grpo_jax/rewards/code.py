@@ -53,6 +53,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grpo_jax import strict_json
+from grpo_jax.rewards import registry
 from grpo_jax.rewards.sandbox import box as box_lib
 
 # Fields of `extras` that may hold the tests; the first that exists is read.
@@ -392,11 +393,10 @@ def num_passed(
   return count
 
 
+@registry.of_rows
 def code(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
+  completion: str,
+  extra: dict,
   *,
   partial: bool = True,
   sandbox: str = "bwrap",
@@ -405,17 +405,15 @@ def code(
   cpu_s: int = 2,
   wall_s: float = 4.0,
   memory: int = 512 << 20,
-) -> list[float | None]:
-  """The share of hidden tests that each completion's program passes.
+) -> float:
+  """The share of hidden tests that the program of a completion passes.
 
   A program that loops, crashes or floods fails the tests in question: the
   reward is a number, whatever the program does.
 
   Args:
-    prompts, ids: Ignored.
-    completions: Each with a program; see `program_of`.
-    extras: Each with "tests", or another of `FIELDS`. The policy never sees
-      them.
+    completion: A text with a program; see `program_of`.
+    extra: Has "tests", or another of `FIELDS`. The policy never sees them.
     partial: False: 1.0 for all tests and 0.0 otherwise.
     sandbox: "bwrap", or "process", which does not isolate the program.
     timeout_s: Seconds that the caller waits for a row. A test for which no time
@@ -427,29 +425,25 @@ def code(
     memory: Bytes of address space.
 
   Raises:
-    KeyError, ValueError: An element of `extras` has no tests, or tests of an
-      unknown form; or an argument has an unknown value.
+    KeyError, ValueError: The extras have no tests, or tests of an unknown form;
+      or an argument has an unknown value.
     RuntimeError: The sandbox cannot be made here, or has failed. Then nothing
       is known of the program: the row is unscored.
     TimeoutError: The box itself did not begin in `wall_s`. The row is unscored.
   """
-  del prompts, ids
   if language != "python":
     raise ValueError(
       f"code: language={language!r}; needs 'python', the only one."
     )
   box = box_lib.require(sandbox)
   limits = box_lib.BoxLimits(cpu_s=cpu_s, wall_s=wall_s, memory=memory)
-  rewards: list[float | None] = []
-  for completion, extra in zip(completions, extras, strict=True):
-    tests = of_row(extra)
-    program = program_of(completion)
-    row_s = min(len(tests) * wall_s, _SHARE * timeout_s)
-    share = 0.0
-    if program is not None:
-      share = num_passed(box, program, tests, limits, row_s) / len(tests)
-    rewards.append(share if partial else float(share == 1.0))
-  return rewards
+  tests = of_row(extra)
+  program = program_of(completion)
+  row_s = min(len(tests) * wall_s, _SHARE * timeout_s)
+  share = 0.0
+  if program is not None:
+    share = num_passed(box, program, tests, limits, row_s) / len(tests)
+  return share if partial else float(share == 1.0)
 
 
 def warm_up(sandbox: str = "bwrap") -> None:

@@ -11,32 +11,13 @@ import re
 import unicodedata
 from fractions import Fraction
 
+from grpo_jax.rewards import registry
+
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
-def _is_think_answer(text: str) -> bool:
-  # Searched by hand, not with the expression in the docstring below: with two
-  # lazy groups the expression backtracks quadratically on "</think>" * n, and a
-  # policy stuck in a loop writes exactly that.
-  if any(text.count(tag) != 1 for tag in _TAGS):
-    return False
-  thought, _, rest = text.partition("</think>")
-  rest = rest.strip()
-  return (
-    thought.startswith("<think>")
-    and rest.startswith("<answer>")
-    and rest.endswith("</answer>")
-    and bool(thought.removeprefix("<think>").strip())
-    and bool(rest.removeprefix("<answer>").removesuffix("</answer>").strip())
-  )
-
-
-def think_answer_format(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-) -> list[float]:
+@registry.of_rows
+def think_answer_format(completion: str) -> float:
   """1.0 if the completion is one thought followed by one answer, else 0.0.
 
       ^<think>(?!.*<think>).*?</think>\\s*<answer>.*?</answer>\\s*$
@@ -49,21 +30,26 @@ def think_answer_format(
 
   The content of the thought does not matter: any word takes this reward.
 
-  Returns:
-    One number per completion.
-
   Source: DeepSeek-AI, "DeepSeek-R1", arXiv:2501.12948, Section 2.2.2.
   """
-  del prompts, ids, extras
-  return [float(_is_think_answer(text)) for text in completions]
+  # Searched by hand, not with the expression above: with two lazy groups it
+  # backtracks quadratically on "</think>" * n, and a policy stuck in a loop
+  # writes exactly that.
+  if any(completion.count(tag) != 1 for tag in _TAGS):
+    return 0.0
+  thought, _, rest = completion.partition("</think>")
+  rest = rest.strip()
+  return float(
+    thought.startswith("<think>")
+    and rest.startswith("<answer>")
+    and rest.endswith("</answer>")
+    and bool(thought.removeprefix("<think>").strip())
+    and bool(rest.removeprefix("<answer>").removesuffix("</answer>").strip())
+  )
 
 
-def tag_count(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-) -> list[float]:
+@registry.of_rows
+def tag_count(completion: str) -> float:
   r"""0.25 for each of the four tags that occurs exactly once.
 
   The tags are `<think>`, `</think>`, `<answer>` and `</answer>`. The reward is
@@ -72,16 +58,9 @@ def tag_count(
   Deviation: Open-R1 counts the tags together with the newlines beside them,
   as in "<think>\n"; here the tags alone count.
 
-  Returns:
-    One number per completion: 0, 0.25, 0.5, 0.75 or 1.
-
   Source: github.com/huggingface/open-r1, `tag_count_reward`.
   """
-  del prompts, ids, extras
-  return [
-    sum(text.count(tag) == 1 for tag in _TAGS) / len(_TAGS)
-    for text in completions
-  ]
+  return sum(completion.count(tag) == 1 for tag in _TAGS) / len(_TAGS)
 
 
 # The beginnings of the Unicode names of a script's letters, behind FULLWIDTH
@@ -98,13 +77,10 @@ _NAMES = {
 }
 
 
+@registry.of_rows
 def language_consistency(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  script: str = "latin",
-) -> list[float | None]:
+  completion: str, *, script: str = "latin"
+) -> float | None:
   """The share of the letters of the thought that belong to a script.
 
   The thought is the text between `<think>` and the next `</think>`. Without
@@ -114,12 +90,12 @@ def language_consistency(
   script.
 
   Args:
-    prompts, completions, ids, extras: See `registry`.
+    completion: The text.
     script: "latin", "cyrillic", "greek", "arabic", "devanagari", "han", "kana"
       (Hiragana and Katakana) or "hangul".
 
   Returns:
-    0 to 1 per completion; None if the thought has no letters.
+    0 to 1; None if the thought has no letters.
 
   Raises:
     KeyError: The script is unknown.
@@ -128,18 +104,14 @@ def language_consistency(
   proportion of target language words. Deviation: letters, not words, for Han
   and kana are not divided into words.
   """
-  del prompts, ids, extras
   if script not in _NAMES:
     raise KeyError(
       f"language_consistency: no script {script!r}; choose from"
       f" {sorted(_NAMES)}."
     )
-  return [share_of_letters(_thought(text), script) for text in completions]
-
-
-def _thought(text: str) -> str:
-  before, tag, after = text.partition("<think>")
-  return (after if tag else before).partition("</think>")[0]
+  before, tag, after = completion.partition("<think>")
+  thought = (after if tag else before).partition("</think>")[0]
+  return share_of_letters(thought, script)
 
 
 def share_of_letters(text: str, script: str) -> float | None:
@@ -174,12 +146,8 @@ _MAX_LINE = 500
 _DIVISIONS = ("/", "÷")
 
 
-def arithmetic_steps(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-) -> list[list[tuple[int, float]]]:
+@registry.of_rows
+def arithmetic_steps(completion: str) -> list[tuple[int, float]]:
   """1.0 for each line whose sums are right, 0.0 for a line with a wrong sum.
 
   A step is a line with at least one equation `a + b = c` of written numbers.
@@ -193,18 +161,13 @@ def arithmetic_steps(
   `1 + 1 = 2` takes this reward.
 
   Returns:
-    For each completion a list of (characters up to the end of the line, score).
+    A list of (characters up to the end of the line, score).
 
   Source: process supervision of DeepSeekMath (arXiv:2402.03300, Section
   4.1.3), with arithmetic in the place of its process reward model.
   """
-  del prompts, ids, extras
-  return [_of_text(text) for text in completions]
-
-
-def _of_text(text: str) -> list[tuple[int, float]]:
   steps, start = [], 0
-  for line in text.splitlines(keepends=True):
+  for line in completion.splitlines(keepends=True):
     start += len(line)
     right = [
       _holds(*equation.groups())

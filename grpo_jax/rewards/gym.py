@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from grpo_jax import gym
-from grpo_jax.rewards import answers
+from grpo_jax.rewards import answers, registry
 
 # Datasets whose `score_answer` takes every text for right: bool("False") is
 # True. Their answers are compared as texts.
@@ -31,37 +31,30 @@ def answer_of(completion: str) -> str | None:
   return answer
 
 
+@registry.of_rows
 def reasoning_gym(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  *,
-  exact: bool = False,
-) -> list[float]:
-  """Scores answers by the `score_answer` of their datasets.
+  prompt: str, completion: str, extra: dict, *, exact: bool = False
+) -> float:
+  """Scores an answer by the `score_answer` of its dataset.
 
   Args:
-    prompts: Questions.
-    completions: Texts with an answer.
-    ids: Unused.
-    extras: Each has `dataset`, `settings`, `level` and `seed`, as records of
+    prompt: The question.
+    completion: A text with an answer.
+    extra: Has `dataset`, `settings`, `level` and `seed`, as records of
       `data.source="reasoning_gym"` do.
     exact: If True, a score of 1 counts as 1 and any other score as 0.
 
   Returns:
-    Scores, usually in [0, 1], with 1 for a right answer. The score is 0 without
-    an answer, and for an answer at which the dataset raises.
+    A score, usually in [0, 1], with 1 for a right answer. It is 0 without an
+    answer, and for an answer at which the dataset raises.
 
   Raises:
     ImportError: reasoning-gym is missing.
     KeyError: The extras are not those of such a record.
     ValueError: The problem made anew differs from the prompt.
   """
-  del ids
-  rows = zip(prompts, completions, extras, strict=True)
-  scores = [_score(*row) for row in rows]
-  return [float(x >= 1) for x in scores] if exact else scores
+  score = _score(prompt, completion, extra)
+  return float(score >= 1) if exact else score
 
 
 def _score(prompt: str, completion: str, extra: dict) -> float:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grpo_jax import optional
-from grpo_jax.rewards import form
+from grpo_jax.rewards import form, registry
 
 Rule = Callable[..., bool]
 
@@ -344,42 +344,28 @@ def _forms(text: str) -> list[str]:
   return texts + [x.replace("*", "") for x in texts]
 
 
+@registry.of_rows
 def instruction_following(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  *,
-  exact: bool = False,
-  loose: bool = False,
-) -> list[float]:
+  completion: str, extra: dict, *, exact: bool = False, loose: bool = False
+) -> float:
   """Share of the instructions that a completion follows.
 
   Args:
-    prompts, ids: Ignored.
-    completions: Decoded completions. Of one with `</think>`, what follows the
-      last one is read.
-    extras: The instructions of each prompt; see the module.
+    completion: What follows the last `</think>` is read.
+    extra: The instructions of the prompt; see the module.
     exact: If True, the reward is 1 if all instructions are followed, else 0.
     loose: If True, an instruction also counts as followed if the completion
       follows it without its first or last line, or without its asterisks.
 
-  Returns:
-    0 to 1 per completion.
-
   Raises:
     ImportError: An instruction is about a language, and langdetect is missing.
-    ValueError: A record has no instructions, or wrong ones.
+    ValueError: The record has no instructions, or wrong ones.
   """
-  del prompts, ids
-  scores = []
-  for text, extra in zip(completions, extras, strict=True):
-    *_, text = text.split("</think>")
-    texts = _forms(text) if loose else [text]
-    followed = [
-      any(follows(version, name, kwargs) for version in texts)
-      for name, kwargs in rules_of(extra)
-    ]
-    share = sum(followed) / len(followed)
-    scores.append(float(share == 1) if exact else share)
-  return scores
+  *_, text = completion.split("</think>")
+  texts = _forms(text) if loose else [text]
+  followed = [
+    any(follows(version, name, kwargs) for version in texts)
+    for name, kwargs in rules_of(extra)
+  ]
+  share = sum(followed) / len(followed)
+  return float(share == 1) if exact else share

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from grpo_jax import optional
-from grpo_jax.rewards import answers, notation
+from grpo_jax.rewards import answers, notation, registry
 
 # A row may take this long, which is under the 10 s that `host.HostScorer`
 # grants by default. The scorer's deadline is still needed: math-verify raises
@@ -490,13 +490,10 @@ def _powers(text: str) -> tuple[int, int, int]:
   return tallest, largest, expanded + (product if of_bracket else 0)
 
 
+@registry.of_rows
 def math_accuracy(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  answer_after: str = "",
-) -> list[float | None]:
+  completion: str, extra: dict, *, answer_after: str = ""
+) -> float | None:
   r"""1.0 if the final answer equals the gold answer, else 0.0.
 
   `answers.final_answer` finds the final answer. If the gold answer is a number
@@ -508,22 +505,21 @@ def math_accuracy(
   answer's. Other gold answers are compared by math-verify, symbolically.
 
   Args:
-    prompts, ids: Ignored.
-    completions: Texts.
-    extras: Each with "answer": the gold answer, a number or LaTeX with or
-      without `$…$` or `\boxed{…}`.
+    completion: A text with an answer.
+    extra: Has "answer", the gold answer: a number or LaTeX with or without
+      `$…$` or `\boxed{…}`.
     answer_after: A marker before answers, as in `answers.final_answer`.
 
   Returns:
-    One value per completion. It is 0.0 without an answer, and for an answer
-    that does not parse, that is too long or too costly to compare, or at which
-    math-verify raises. Too costly are deep nesting, powers of powers, large
+    The value, which is 0.0 without an answer, and for an answer that does not
+    parse, that is too long or too costly to compare, or at which math-verify
+    raises. Too costly are deep nesting, powers of powers, large
     exponents, sums and factorials, unless the gold answer has them too. The
     value is None for a gold answer that does not parse: the row says nothing
     about the policy.
 
   Raises:
-    KeyError: An element of `extras` has no "answer".
+    KeyError: The extras have no "answer".
     TimeoutError: math-verify took more than 6 s. Deviation from the common
       practice of scoring 0: the time depends on the load of the machine, and a
       verifier that failed must not be taken for a wrong answer. An evaluation
@@ -534,7 +530,6 @@ def math_accuracy(
 
   Source: github.com/huggingface/Math-Verify, version 0.9.
   """
-  del prompts, ids
   if threading.current_thread() is not threading.main_thread():
     raise RuntimeError(
       "math_accuracy: called in a thread, but math-verify ends hanging"
@@ -543,18 +538,15 @@ def math_accuracy(
     )
   math_verify = optional.package("math_verify", "math", "math_accuracy:")
   errors, utils = math_verify.errors, math_verify.utils
-  scores = []
   _warm_up()  # Before the first row's deadline begins.
-  accuracy = utils.timeout(_TIMEOUT_S)(_accuracy)
-  for completion, extra in zip(completions, extras, strict=True):
-    try:
-      prediction = answers.final_answer(completion, answer_after)
-      scores.append(accuracy(prediction, _gold(extra["answer"])))
-    except errors.TimeoutException as error:
-      raise TimeoutError(
-        f"math_accuracy: math-verify took more than {_TIMEOUT_S} s."
-      ) from error
-  return scores
+  prediction = answers.final_answer(completion, answer_after)
+  gold = _gold(extra["answer"])
+  try:
+    return utils.timeout(_TIMEOUT_S)(_accuracy)(prediction, gold)
+  except errors.TimeoutException as error:
+    raise TimeoutError(
+      f"math_accuracy: math-verify took more than {_TIMEOUT_S} s."
+    ) from error
 
 
 @functools.cache

@@ -271,6 +271,31 @@ def of_group(function: RewardFunction) -> RewardFunction:
   return function
 
 
+def of_rows(score: Callable[..., Any]) -> RewardFunction:
+  """Makes a reward function of the score of one row.
+
+  Args:
+    score: A function that takes what it names of `prompt`, `completion` and
+      `extra`, in this order, and its options by name.
+  """
+  columns = {"prompt": 0, "completion": 1, "extra": 3}
+  parameters = inspect.signature(score).parameters.values()
+  own = [x for x in parameters if x.kind is x.KEYWORD_ONLY]
+  places = [columns[x.name] for x in parameters if x not in own]
+
+  @functools.wraps(score)
+  def reward(prompts, completions, ids, extras, **options):
+    rows = zip(prompts, completions, ids, extras, strict=True)
+    return [score(*(row[i] for i in places), **options) for row in rows]
+
+  usual = [
+    inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    for name in ("prompts", "completions", "ids", "extras")
+  ]
+  vars(reward)["__signature__"] = inspect.Signature([*usual, *own])
+  return reward
+
+
 def plain_of(function: RewardFunction) -> Any:
   """Returns a reward function without decorators and bound arguments."""
   plain: Any = function

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_jax.rewards import gym
+from grpo_jax.rewards import gym, registry
 
 LANGUAGES = ("expression", "python")
 # Larger trees, and longer texts, have a similarity of 0.
@@ -54,14 +54,10 @@ class Tree(NamedTuple):
     return np.array(sorted(last.values()))
 
 
+@registry.of_rows
 def tree_similarity(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  *,
-  language: str = "expression",
-) -> list[float]:
+  completion: str, extra: dict, *, language: str = "expression"
+) -> float:
   """1 − edits / nodes of the larger tree, of the answer and the gold answer.
 
   Edits are insertions, deletions and renamings of nodes of ordered trees, and
@@ -69,82 +65,57 @@ def tree_similarity(
   more than some seconds to compare, or that has more than 2000 nodes.
 
   Args:
-    prompts, ids: Ignored.
-    completions: Texts; without tags and boxes the whole text is the answer.
-    extras: Each has `answer`, a text of the language.
+    completion: A text; without tags and boxes all of it is the answer.
+    extra: Has `answer`, a text of the language.
     language: One of `LANGUAGES`.
 
   Raises:
-    ValueError: A gold answer does not parse, or the language is unknown.
+    ValueError: The gold answer does not parse, or the language is unknown.
 
   Source: Zhang and Shasha, SIAM J. Comput. 18(6), 1989; P4IR, arXiv:2606.22402.
   """
-  del prompts, ids
-  rewards = []
-  for text, extra in zip(completions, extras, strict=True):
-    gold = parse(extra["answer"], language)
-    if gold is None:
-      raise ValueError(
-        f"tree_similarity: the gold answer {extra['answer']!r:.80} is no"
-        f" {language}; name its language by config.rewards.options ="
-        f" {{'tree_similarity': {{'language': …}}}}, one of {LANGUAGES}."
-      )
-    answer = gym.answer_of(text)
-    tree = None if answer is None else parse(answer, language)
-    rewards.append(0.0 if tree is None else _similarity(tree, gold))
-  return rewards
+  gold = parse(extra["answer"], language)
+  if gold is None:
+    raise ValueError(
+      f"tree_similarity: the gold answer {extra['answer']!r:.80} is no"
+      f" {language}; name its language by config.rewards.options ="
+      f" {{'tree_similarity': {{'language': …}}}}, one of {LANGUAGES}."
+    )
+  answer = gym.answer_of(completion)
+  tree = None if answer is None else parse(answer, language)
+  return 0.0 if tree is None else _similarity(tree, gold)
 
 
-def token_similarity(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-) -> list[float]:
+@registry.of_rows
+def token_similarity(completion: str, extra: dict) -> float:
   """1 − edits / tokens of the longer one, of the answer and the gold answer.
 
   Tokens are words, numbers and single signs, without white space. Edits are
   insertions, deletions and replacements. An answer of more than 2000 tokens
   has 0.
 
-  Args:
-    prompts, ids: Ignored.
-    completions: As in `tree_similarity`.
-    extras: Each has `answer`, a text.
-
   Source: Levenshtein, 1966; P4IR, arXiv:2606.22402.
   """
-  del prompts, ids
-  rewards = []
-  for text, extra in zip(completions, extras, strict=True):
-    tokens, gold = (
-      re.findall(r"\w+|[^\w\s]", x or "")
-      for x in (gym.answer_of(text), extra["answer"])
-    )
-    longest = max(len(tokens), len(gold))
-    near = 0 < len(tokens) <= _MAX_TOKENS or not longest
-    apart = levenshtein(tokens, gold) if near else longest
-    rewards.append(1 - apart / max(longest, 1))
-  return rewards
+  tokens, gold = (
+    re.findall(r"\w+|[^\w\s]", x or "")
+    for x in (gym.answer_of(completion), extra["answer"])
+  )
+  longest = max(len(tokens), len(gold))
+  near = 0 < len(tokens) <= _MAX_TOKENS or not longest
+  apart = levenshtein(tokens, gold) if near else longest
+  return 1 - apart / max(longest, 1)
 
 
-def parses(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-  *,
-  language: str = "expression",
-) -> list[float]:
+@registry.of_rows
+def parses(completion: str, *, language: str = "expression") -> float:
   """1 if the answer is of the language, else 0.
 
   Args:
-    prompts, completions, ids, extras: See `registry`.
+    completion: As in `tree_similarity`.
     language: One of `LANGUAGES`.
   """
-  del prompts, ids, extras
-  code = [gym.answer_of(text) for text in completions]
-  return [float(x is not None and parse(x, language) is not None) for x in code]
+  code = gym.answer_of(completion)
+  return float(code is not None and parse(code, language) is not None)
 
 
 def levenshtein(a: list[str], b: list[str]) -> int:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_jax import strict_json
-from grpo_jax.rewards import answers, gym
+from grpo_jax.rewards import answers, gym, registry
 
 Box = tuple[float, float, float, float]
 
@@ -236,36 +236,23 @@ def _of_answers(score: Callable[..., float]) -> Callable[..., list[float]]:
       completion without an answer has the score 0.
   """
 
-  @functools.wraps(score)
-  def reward(
-    prompts: list[str],
-    completions: list[str],
-    ids: list[int],
-    extras: list[dict],
-    *,
-    field: str = "answer",
-    **options: Any,
-  ) -> list[float]:
-    del prompts, ids
-    rows = []
-    for text, extra in zip(completions, extras, strict=True):
-      if field not in extra:
-        raise KeyError(
-          f"the record has no {field!r}; its extras have {sorted(extra)}. Name"
-          " the field in config.rewards.options."
-        )
-      answer = gym.answer_of(text)
-      value = 0.0
-      if answer is not None:
-        value = float(score(answer, extra[field], field, **options))
-      rows.append(value)
-    return rows
+  def of_row(
+    completion: str, extra: dict, *, field: str = "answer", **options: Any
+  ) -> float:
+    if field not in extra:
+      raise KeyError(
+        f"the record has no {field!r}; its extras have {sorted(extra)}. Name"
+        " the field in config.rewards.options."
+      )
+    answer = gym.answer_of(completion)
+    if answer is None:
+      return 0.0
+    return float(score(answer, extra[field], field, **options))
 
-  signature = inspect.signature(reward, follow_wrapped=False)
-  *usual, field, _ = signature.parameters.values()
+  *usual, field, _ = inspect.signature(of_row).parameters.values()
   _, _, _, *own = inspect.signature(score).parameters.values()
-  vars(reward)["__signature__"] = inspect.Signature([*usual, *own, field])
-  return reward
+  vars(of_row)["__signature__"] = inspect.Signature([*usual, *own, field])
+  return registry.of_rows(functools.wraps(score, updated=())(of_row))
 
 
 @_of_answers
@@ -524,12 +511,8 @@ _BETWEEN = re.compile(r"</think>\s*<answer>")
 _FOUR = re.compile(r"\[\d+,\s*\d+,\s*\d+,\s*\d+\]")
 
 
-def box_format(
-  prompts: list[str],
-  completions: list[str],
-  ids: list[int],
-  extras: list[dict],
-) -> list[float]:
+@registry.of_rows
+def box_format(completion: str) -> float:
   r"""1.0 if a thought is followed by an answer with a box in JSON, else 0.0.
 
       <think>.*?</think>\s*<answer>.*?\{.*\[\d+,\s*\d+,\s*\d+,\s*\d+\].*\}.*?</answer>
@@ -539,22 +522,17 @@ def box_format(
 
   Source: VLM-R1, `format_reward_rec`.
   """
-  del prompts, ids, extras
-  return [float(_has_box(text)) for text in completions]
-
-
-def _has_box(text: str) -> bool:
   # Searched by hand, each part at its first place after the one before: the
   # time of the expression above grows with the fifth power of a text of tags.
-  place = text.find("<think>")
+  place = completion.find("<think>")
   if place < 0:
-    return False
-  between = _BETWEEN.search(text, place + len("<think>"))
+    return 0.0
+  between = _BETWEEN.search(completion, place + len("<think>"))
   if between is None:
-    return False
-  place = text.find("{", between.end())
-  box = _FOUR.search(text, place) if place >= 0 else None
+    return 0.0
+  place = completion.find("{", between.end())
+  box = _FOUR.search(completion, place) if place >= 0 else None
   if box is None:
-    return False
-  place = text.find("}", box.end())
-  return place >= 0 and text.find("</answer>", place) >= 0
+    return 0.0
+  place = completion.find("}", box.end())
+  return float(place >= 0 and completion.find("</answer>", place) >= 0)

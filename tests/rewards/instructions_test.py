@@ -141,7 +141,7 @@ def test_wrong_records_are_errors(extra, message):
 def test_a_language_needs_its_package(monkeypatch):
   monkeypatch.setitem(sys.modules, "langdetect", None)
   instructions._detector.cache_clear()
-  with pytest.raises(ImportError, match=r"pip install 'grpo-jax\[instr"):
+  with pytest.raises(ImportError, match=r"install grpo_jax\[instr"):
     score("a", ("language:response_language", {"language": "en"}))
   instructions._detector.cache_clear()
 
