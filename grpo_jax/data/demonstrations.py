@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from grpo_jax.data import formats
+from grpo_jax.data import formats, sources
 from grpo_jax.data.sources import Record, Source
 
 
@@ -141,7 +141,7 @@ def line(
   return fields
 
 
-class DemonstrationSource:
+class DemonstrationSource(sources.InMemory):
   """The completions of a file, held in memory."""
 
   def __init__(self, path: epath.PathLike, tokenizer: Any, is_text: bool):
@@ -192,12 +192,6 @@ class DemonstrationSource:
     self._records = [
       self._record(row, is_text, None if same else tokenizer) for row in rows
     ]
-
-  def __len__(self) -> int:
-    return len(self._records)
-
-  def __getitem__(self, index: int) -> Record:
-    return self._records[index]
 
   def _parsed(self, number: int, text: bytes) -> dict[str, Any]:
     where = f"{self._path}:{number}"
@@ -285,7 +279,7 @@ class Joined:
     return self._parts[part][index - int(self._starts[part])]
 
 
-class First:
+class First(sources.Chosen):
   """The first records of a source."""
 
   def __init__(self, source: Source, count: int, setting: str = "num_records"):
@@ -294,10 +288,4 @@ class First:
         f"{setting}={count}, and there are {len(source)} records; set it to"
         " that or less, or to None for all."
       )
-    self._source, self._count = source, count
-
-  def __len__(self) -> int:
-    return self._count
-
-  def __getitem__(self, index: int) -> Record:
-    return self._source[index]
+    super().__init__(source, range(count))

@@ -157,18 +157,8 @@ class Numbered:
     return sources.number(self._source, index)
 
 
-class Subset:
-  """Some records of a source that is held in memory."""
-
-  def __init__(self, source: Source, indices: Sequence[int]):
-    self._source = source
-    self._indices = indices
-
-  def __len__(self) -> int:
-    return len(self._indices)
-
-  def __getitem__(self, index: int) -> Record:
-    return self._source[self._indices[index]]
+class Subset(sources.Chosen):
+  """Some records of a source, which keep their numbers."""
 
   def number(self, index: int) -> int:
     """See `sources.number`."""

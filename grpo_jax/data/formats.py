@@ -441,6 +441,16 @@ def _plain(value: Any) -> Any:
   return value
 
 
+def _need(who: str, raw: Row, *fields: str) -> None:
+  """Raises ValueError unless a row has these fields."""
+  if not {*fields} <= raw.keys():
+    *some, last = map(repr, fields)
+    raise ValueError(
+      f"{who}: found the fields {_names(raw)}; need {', '.join(some)} and"
+      f" {last}."
+    )
+
+
 def _text(who: str, raw: Row, field: str) -> str:
   value = raw[field]
   if isinstance(value, bytes):
@@ -468,11 +478,7 @@ def gsm8k_record(raw: Row) -> Record:
   Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems",
   arXiv:2110.14168.
   """
-  if not {"question", "answer"} <= raw.keys():
-    raise ValueError(
-      f"gsm8k_record: found the fields {_names(raw)}; need 'question' and"
-      " 'answer'."
-    )
+  _need("gsm8k_record", raw, "question", "answer")
   question = _text("gsm8k_record", raw, "question")
   solution = _text("gsm8k_record", raw, "answer")
   reasoning, separator, answer = solution.rpartition("####")
@@ -520,11 +526,7 @@ def math_record(raw: Row) -> Record:
   Source: Hendrycks et al., "Measuring Mathematical Problem Solving With the
   MATH Dataset", arXiv:2103.03874.
   """
-  if not {"problem", "solution"} <= raw.keys():
-    raise ValueError(
-      f"math_record: found the fields {_names(raw)}; need 'problem' and"
-      " 'solution'."
-    )
+  _need("math_record", raw, "problem", "solution")
   solution = _text("math_record", raw, "solution").strip()
   answer = gold_box(solution)
   if answer is None and "answer" in raw:

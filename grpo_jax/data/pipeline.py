@@ -193,7 +193,7 @@ def supervised_stream(
     short = finding.fits(prompt, max_prompt_len)
     if not short or completion.size > max_completion_len:
       return None
-    return prompt, completion, observed
+    return prompt, (completion, observed)
 
   def encode_rows(records: Sequence[Record]) -> list[Any]:
     return list(map(encode_row, records, encode.prompts(records)))
@@ -202,7 +202,8 @@ def supervised_stream(
     rows: Sequence[EncodedRow], num_unusable: int
   ) -> SupervisedBatch:
     batch = supervised_batch(
-      [(finding.ids_of(row.ids[0]), *row.ids[1:]) for row in rows],
+      [finding.ids_of(row.ids[0]) for row in rows],
+      [row.ids[1] for row in rows],
       max_prompt_len,
       max_completion_len,
       pad_id,
@@ -222,10 +223,10 @@ def supervised_stream(
   )
 
 
-def supervised_row(
+def completion_ids(
   encode: Encoder, record: Record, end_id: int, most: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Encodes a record's prompt and completion as a policy would write them.
+) -> tuple[np.ndarray, np.ndarray]:
+  """Encodes the completion of a record as a policy would write it.
 
   Args:
     encode: Turns records into token ids.
@@ -234,19 +235,11 @@ def supervised_row(
     most: Tokens after which the completion is cut; None: it is not cut.
 
   Returns:
-    Ids of the prompt, ids of the completion, and a mask of the completion's
-    ids that an environment wrote.
+    The ids, and a mask of those that an environment wrote.
 
   Raises:
     ValueError: The record has no completion.
   """
-  return encode.prompt(record), *completion_ids(encode, record, end_id, most)
-
-
-def completion_ids(
-  encode: Encoder, record: Record, end_id: int, most: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-  """Encodes the completion of a record, as `supervised_row` does."""
   completion, observed = encode.masked_completion(record)
   if observed is None:
     # A policy may have ended it with another of several end tokens.
@@ -258,17 +251,18 @@ def completion_ids(
 
 
 def supervised_batch(
-  rows: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+  prompts: Sequence[np.ndarray],
+  completions: Sequence[tuple[np.ndarray, np.ndarray]],
   max_prompt_len: int,
   max_completion_len: int,
   pad_id: int,
 ) -> SupervisedBatch:
-  """Pads results of `supervised_row` for several records to one batch."""
-  prompts, completions, observed = zip(*rows, strict=True)
+  """Pads prompts, and results of `completion_ids`, to one batch."""
+  ids, observed = zip(*completions, strict=True)
   flags, _ = _pad(observed, max_completion_len, False, left=False)
   return SupervisedBatch(
     *_pad(prompts, max_prompt_len, pad_id, left=True),
-    *_pad(completions, max_completion_len, pad_id, left=False),
+    *_pad(ids, max_completion_len, pad_id, left=False),
     flags.astype(bool),
   )
 
@@ -313,19 +307,12 @@ def pair_stream(
   def make_batch(
     rows: Sequence[EncodedRow], num_unusable: int
   ) -> SupervisedBatch:
-    prompts, pairs = zip(*(row.ids for row in rows), strict=True)
-    completions, flags = zip(
-      *(completion for pair in pairs for completion in pair), strict=True
+    batch = supervised_batch(
+      [row.ids[0] for row in rows],
+      [completion for row in rows for completion in row.ids[1]],
+      *(max_prompt_len, max_completion_len, pad_id),
     )
-    tokens, mask = _pad(completions, max_completion_len, pad_id, left=False)
-    observed, _ = _pad(flags, max_completion_len, False, left=False)
-    return SupervisedBatch(
-      *_pad(prompts, max_prompt_len, pad_id, left=True),
-      tokens,
-      mask,
-      observed.astype(bool),
-      num_unusable=num_unusable,
-    )
+    return batch._replace(num_unusable=num_unusable)
 
   return _stream(
     source,
@@ -423,7 +410,8 @@ class EncodedRow(NamedTuple):
   position: int
   number: int  # Number of the record in its source.
   record: Record
-  # Ids of the prompt, or `PromptWithImages`; or (prompt, completion, observed).
+  # Ids of the prompt, or `PromptWithImages`; or these and `completion_ids`, one
+  # or a pair of them.
   ids: Any
 
 

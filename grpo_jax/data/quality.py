@@ -31,6 +31,7 @@ import numpy as np
 from etils import epath
 
 from grpo_jax import ranges
+from grpo_jax.data import sources
 from grpo_jax.data.sources import Record, Source
 
 GRAM = 5  # Tokens.
@@ -293,7 +294,7 @@ def described(
   ]
 
 
-class Without:
+class Without(sources.Chosen):
   """A source without the records that a file names."""
 
   def __init__(self, source: Source, path: epath.PathLike):
@@ -320,16 +321,10 @@ class Without:
         f"config.data.quarantine={path}: needs a JSON list of objects with"
         " a 'key', as `grpo-lint` writes it."
       ) from error
-    self._source = source
-    self._rows = [i for i in range(len(source)) if key(source[i]) not in names]
-    if not self._rows:
+    rows = [i for i in range(len(source)) if key(source[i]) not in names]
+    if not rows:
       raise ValueError(
         f"config.data.quarantine={path}: of"
         f" {ranges.counted(len(source), 'record')} none is left to train on."
       )
-
-  def __len__(self) -> int:
-    return len(self._rows)
-
-  def __getitem__(self, index: int) -> Record:
-    return self._source[self._rows[index]]
+    super().__init__(source, rows)

@@ -134,6 +134,31 @@ class Source(Protocol):
   def __getitem__(self, index: int) -> Record: ...
 
 
+class InMemory:
+  """Records that are held in memory."""
+
+  _records: list[Record]
+
+  def __len__(self) -> int:
+    return len(self._records)
+
+  def __getitem__(self, index: int) -> Record:
+    return self._records[index]
+
+
+class Chosen:
+  """Some records of a source that is held in memory, or cheap to read."""
+
+  def __init__(self, source: Source, indices: Sequence[int]):
+    self._source, self._indices = source, indices
+
+  def __len__(self) -> int:
+    return len(self._indices)
+
+  def __getitem__(self, index: int) -> Record:
+    return self._source[self._indices[index]]
+
+
 class TaskSource:
   """Records of a synthetic task, generated when they are read."""
 
@@ -201,15 +226,13 @@ def base_name(name: str) -> str:
   return re.split("[:/]", name)[0]
 
 
-def tfds_folder(name: str, data_dir: str | None = None) -> epath.Path:
+def tfds_folder(name: str) -> epath.Path:
   """The folder of a TFDS dataset, with the config and version of its name.
 
-  Args:
-    name, data_dir: As in `TfdsSource`.
+  It is in TFDS_DATA_DIR, a local or `gs://` folder, by default
+  ~/tensorflow_datasets.
   """
-  data_dir = data_dir or os.environ.get(
-    "TFDS_DATA_DIR", "~/tensorflow_datasets"
-  )
+  data_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
   return epath.Path(data_dir).expanduser().joinpath(*re.split("[:/]", name))
 
 
@@ -220,7 +243,6 @@ class TfdsSource:
     self,
     name: str,
     split: str,
-    data_dir: str | None = None,
     *,
     format: Format = None,
     fields: Mapping[str, Any] | None = None,
@@ -232,8 +254,6 @@ class TfdsSource:
     Args:
       name: TFDS name: "gsm8k", "gsm8k:1.0.0", "ai2_arc/ARC-Easy".
       split: TFDS split, such as "train" or "train[:100]".
-      data_dir: Local or `gs://` folder of datasets; by default the
-        environment variable TFDS_DATA_DIR, else ~/tensorflow_datasets.
       format, fields, domain_key, images: As in `formats.conversion`. Without
         `format` and `fields` the dataset's name is the format. Images that the
         dataset declares are read without being decoded; texts are paths.
@@ -254,7 +274,7 @@ class TfdsSource:
         )
       format = base
     self._convert = formats.conversion(format, fields, domain_key, images)
-    root = tfds_folder(base, data_dir).parent
+    root = tfds_folder(base).parent
     if not (root / base).exists():
       raise FileNotFoundError(
         f"config.data.name={name!r}: {root} has no {base!r}. Set"
@@ -327,7 +347,7 @@ def _opened(
   return rows, tuple(paths)
 
 
-class RowsSource:
+class RowsSource(InMemory):
   """Rows that a program passes, held in memory."""
 
   def __init__(
@@ -361,12 +381,6 @@ class RowsSource:
         raise ValueError(f"config.data: row {number}: {error}") from error
     self._records = _checked(records, "config.data", domain_key)
 
-  def __len__(self) -> int:
-    return len(self._records)
-
-  def __getitem__(self, index: int) -> Record:
-    return self._records[index]
-
 
 def _checked(
   records: list[Record], where: str, domain_key: str
@@ -383,7 +397,7 @@ def _checked(
   return records
 
 
-class JsonlSource:
+class JsonlSource(InMemory):
   """JSON objects, one a line, held in memory."""
 
   def __init__(
@@ -427,12 +441,6 @@ class JsonlSource:
         records.append(record)
     self._records = _checked(records, str(path), domain_key)
 
-  def __len__(self) -> int:
-    return len(self._records)
-
-  def __getitem__(self, index: int) -> Record:
-    return self._records[index]
-
 
 def existing(path: epath.PathLike, what: str) -> epath.Path:
   """Returns the path of a data file; `what` says in messages what to name.
@@ -453,7 +461,7 @@ def existing(path: epath.PathLike, what: str) -> epath.Path:
   return path
 
 
-class TextSource:
+class TextSource(InMemory):
   """Prompts of a text file, without answers, held in memory."""
 
   def __init__(self, path: epath.PathLike, separator: str = "\n"):
@@ -483,14 +491,10 @@ class TextSource:
     text = text.replace("\r\n", "\n")
     if separator == "\n\n":  # An empty line may contain spaces.
       text = re.sub(r"\n[ \t]+(?=\n)", "\n", text)
-    self._prompts = [part.strip() for part in text.split(separator)]
-    self._prompts = [prompt for prompt in self._prompts if prompt]
-    if not self._prompts:
+    self._records = [
+      {"prompt": prompt, "answer": "", "completion": None, "extras": {}}
+      for part in text.split(separator)
+      if (prompt := part.strip())
+    ]
+    if not self._records:
       raise ValueError(f"{path} has no prompts; need at least 1.")
-
-  def __len__(self) -> int:
-    return len(self._prompts)
-
-  def __getitem__(self, index: int) -> Record:
-    prompt = self._prompts[index]
-    return {"prompt": prompt, "answer": "", "completion": None, "extras": {}}

@@ -145,7 +145,8 @@ def test_replies_are_trained_and_what_others_say_is_read(
 ):
   encoder = Encoder(text, "chat")
   row = record(prompt=[USER("Hi?")], completion=completion)
-  prompt, ids, observed = pipeline.supervised_row(encoder, row, text.end_ids[0])
+  prompt = encoder.prompt(row)
+  ids, observed = pipeline.completion_ids(encoder, row, text.end_ids[0])
   assert trained(text, ids, observed) == wanted
   # Both parts are what the template writes of the whole conversation.
   turns = row["completion"]

@@ -120,7 +120,7 @@ def test_a_completion_ends_as_it_was_drawn(end, tmp_path):
   line = demonstrations.line(text, record, ids, terminated=end is not None)
   path = _write(tmp_path / "a.jsonl", line)
   (kept,) = demonstrations.DemonstrationSource(path, text, is_text=True)
-  _, found, observed = pipeline.supervised_row(
+  found, observed = pipeline.completion_ids(
     encoder.Encoder(text), kept, text.end_ids[0]
   )
   assert found.tolist() == ids
@@ -151,9 +151,9 @@ def test_other_tokens_are_not_taught_what_the_policy_has_not_written(tmp_path):
   line = demonstrations.line(theirs, record, ids, terminated=False)
   path = _write(tmp_path / "a.jsonl", line)
   (cut,) = demonstrations.DemonstrationSource(path, ours, is_text=True)
-  row = pipeline.supervised_row(encoder.Encoder(ours), cut, ours.end_ids[0])
-  assert row[1].tolist() == ours.encode("It is")  # Without an end.
-  assert row[2].tolist() == [False] * len(row[1])
+  row = pipeline.completion_ids(encoder.Encoder(ours), cut, ours.end_ids[0])
+  assert row[0].tolist() == ours.encode("It is")  # Without an end.
+  assert row[1].tolist() == [False] * len(row[0])
   seen = [False] * (len(ids) - 1) + [True]
   _write(path, line, demonstrations.line(theirs, record, ids, seen))
   with pytest.raises(ValueError, match=r"a\.jsonl:2: an environment has"):

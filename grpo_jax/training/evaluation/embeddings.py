@@ -57,11 +57,10 @@ def measure(
       " tokens of a text; measure a policy whose config.data.images is empty."
     )
   limit = problem.max_new_tokens if problem.truncate_completions else None
+  encode, end_id = problem.encoder, problem.tokenizer.end_ids[0]
   encoded = [
-    pipeline.supervised_row(
-      problem.encoder, record, problem.tokenizer.end_ids[0], limit
-    )
-    for record in records
+    (encode.prompt(x), pipeline.completion_ids(encode, x, end_id, limit))
+    for x in records
   ]
   batch_size = min(batch_size, len(records))
   batch_size += -batch_size % sharding.num_row_shards(loaded.mesh)
@@ -76,7 +75,7 @@ def measure(
       part = encoded[first : first + batch_size]
       part += [part[-1]] * (batch_size - len(part))
       batch = pipeline.supervised_batch(
-        part,
+        *zip(*part, strict=True),
         problem.max_prompt_len,
         problem.max_new_tokens,
         problem.tokenizer.pad_id,
