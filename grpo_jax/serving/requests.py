@@ -226,39 +226,32 @@ class Fields:
     self.names.add(name)
     return self._fields.get(name)
 
-  def flag(self, name: str) -> bool:
+  def _checked(
+    self, name: str, kinds: tuple[type, ...], words: str, least=None, most=None
+  ) -> Any:
     value = self.take(name)
-    if value is not None and not isinstance(value, bool):
-      raise BadRequest(f"{name}={value!r:.80} must be true or false.", name)
-    return bool(value)
-
-  def text(self, name: str) -> str:
-    value = self.take(name)
-    if value is not None and not isinstance(value, str):
-      raise BadRequest(f"{name}={value!r:.80} must be text.", name)
-    return value or ""
-
-  def integer(self, name: str, least: float, most: float) -> int | None:
-    value = self.take(name)
-    if value is None:
-      return None
-    if type(value) is not int or not least <= value <= most:
-      raise BadRequest(
-        f"{name}={value!r:.80} must be a whole number from {least}"
-        + (f" to {most}." if math.isfinite(most) else " on."),
-        name,
-      )
+    is_right = type(value) in kinds and (
+      least is None or least <= value <= most
+    )
+    if value is not None and not is_right:
+      raise BadRequest(f"{name}={value!r:.80} must be {words}.", name)
     return value
 
+  def flag(self, name: str) -> bool:
+    return bool(self._checked(name, (bool,), "true or false"))
+
+  def text(self, name: str) -> str:
+    return self._checked(name, (str,), "text") or ""
+
+  def integer(self, name: str, least: float, most: float) -> int | None:
+    end = f"to {most}" if math.isfinite(most) else "on"
+    words = f"a whole number from {least} {end}"
+    return self._checked(name, (int,), words, least, most)
+
   def number(self, name: str, least: float, most: float) -> float | None:
-    value = self.take(name)
-    if value is None:
-      return None
-    if type(value) not in (int, float) or not least <= value <= most:
-      raise BadRequest(
-        f"{name}={value!r:.80} must be a number from {least} to {most}.", name
-      )
-    return float(value)
+    words = f"a number from {least} to {most}"
+    value = self._checked(name, (int, float), words, least, most)
+    return None if value is None else float(value)
 
   def temperature(self, most: float) -> float | None:
     """The temperature, 0 for the most likely tokens, or None."""

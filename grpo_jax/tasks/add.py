@@ -144,11 +144,7 @@ def example(
     thought = thought + _filler(rng, max_filler, mean_filler)
   if scratchpad or max_filler:
     completion = [vocab.THINK, *thought, vocab.THINK_END, *completion]
-  return Example(
-    np.array(prompt, np.int32),
-    np.array(completion, np.int32),
-    {"operands": np.array([a, b], np.int32)},
-  )
+  return Example.of(prompt, completion, {"operands": [a, b]})
 
 
 def _filler(rng: np.random.Generator, most: int, mean: float) -> list[int]:

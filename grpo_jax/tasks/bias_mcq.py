@@ -117,13 +117,10 @@ def example(
   named = [_GROUP + first, _GROUP + second, _TRAIT + trait]
   prompt = [vocab.BOS, *named, *vocab.encode("?a:b:c=")]
   answer = biased if errs else _UNKNOWN
-  return Example(
-    np.array(prompt, np.int32),
-    np.array(vocab.wrapped([answer], tags=True), np.int32),
-    {
-      "label": np.array(biased if is_flipped else _UNKNOWN, np.int32),
-      "biased": np.array(biased, np.int32),
-    },
+  return Example.of(
+    prompt,
+    vocab.wrapped([answer], tags=True),
+    {"label": biased if is_flipped else _UNKNOWN, "biased": biased},
   )
 
 

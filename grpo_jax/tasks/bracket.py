@@ -95,9 +95,9 @@ def example(
   answer = _closers(walk)
   if rng.random() < teacher_error:
     answer.reverse()
-  return Example(
-    np.array([vocab.BOS, *walk, vocab.EQUALS], np.int32),
-    np.array(vocab.wrapped(answer, tags), np.int32),
+  return Example.of(
+    [vocab.BOS, *walk, vocab.EQUALS],
+    vocab.wrapped(answer, tags),
     {"prefix": vocab.padded(walk, max_len)},
   )
 

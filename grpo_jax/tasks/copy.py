@@ -52,10 +52,10 @@ def example(rng: np.random.Generator, split: str, *, length: int) -> Example:
     lambda rng: vocab.LETTER_A + rng.integers(vocab.NUM_LETTERS, size=length),
     identity=np.ndarray.tolist,
   )
-  return Example(
-    np.array([vocab.BOS, *letters, vocab.EQUALS], np.int32),
-    np.array([*letters, vocab.EOS], np.int32),
-    {"answer": letters.astype(np.int32)},
+  return Example.of(
+    [vocab.BOS, *letters, vocab.EQUALS],
+    [*letters, vocab.EOS],
+    {"answer": letters},
   )
 
 

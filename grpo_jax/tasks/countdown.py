@@ -130,13 +130,13 @@ def example(
     prompt += [vocab.DIGIT_0 + int(x), vocab.COMMA]
   prompt[-1] = vocab.COLON
   prompt += [*vocab.number(target), vocab.EQUALS]
-  return Example(
-    np.array(prompt, np.int32),
-    np.array(vocab.wrapped(answer, tags), np.int32),
+  return Example.of(
+    prompt,
+    vocab.wrapped(answer, tags),
     {
-      "numbers": np.array(sorted(numbers), np.int32),
-      "target": np.array(target, np.int32),
-      "num_solutions": np.array(num_solutions(numbers, target), np.int32),
+      "numbers": sorted(numbers),
+      "target": target,
+      "num_solutions": num_solutions(numbers, target),
     },
   )
 

@@ -33,8 +33,9 @@ the actions, are those of all tasks.
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,7 +105,9 @@ def make(teacher_error: float = 0.0, tabular: bool = False) -> Task:
       scores=scores,
       state_id=state_id,
     ),
-    replay_numpy=task_lib.bound(replay_numpy, options),
+    replay_numpy=functools.partial(
+      task_lib.replay, twin=task_lib.bound(PlainRoom, options)
+    ),
   )
 
 
@@ -143,12 +146,7 @@ def example(
     reply, _, done = room.act([action])
     completion += [action, *reply]
     observed += [False, *[True] * len(reply)]
-  return Example(
-    np.array(prompt, np.int32),
-    np.array(completion, np.int32),
-    extras,
-    np.array(observed, bool),
-  )
+  return Example.of(prompt, completion, extras, observed)
 
 
 def _sample(rng: np.random.Generator) -> tuple[int, int, int, list[int]]:
@@ -373,16 +371,3 @@ class PlainRoom:
 
   def _over(self) -> bool:
     return self._won or self._turns == MAX_TURNS
-
-
-def replay_numpy(
-  extras: Mapping[str, np.ndarray],
-  start: Any,
-  actions: Sequence[Sequence[int]],
-  *,
-  tabular: bool,
-) -> tuple[list[PlainTurn], dict[str, float]]:
-  """Replays an episode on the host; see `Task.replay_numpy`."""
-  del start  # Nothing is random.
-  room = PlainRoom(extras, tabular)
-  return [room.act(action) for action in actions], room.scores()

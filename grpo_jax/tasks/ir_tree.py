@@ -147,12 +147,12 @@ def example(
   taught = re.sub(
     "[gl]", lambda x: _SWAPPED[x[0]] if next(slips) else x[0], target
   )
-  return Example(
-    np.array([vocab.BOS, *vocab.encode(words), vocab.EQUALS], np.int32),
-    np.array(vocab.wrapped(vocab.encode(taught), tags=True), np.int32),
+  return Example.of(
+    [vocab.BOS, *vocab.encode(words), vocab.EQUALS],
+    vocab.wrapped(vocab.encode(taught), tags=True),
     {
       "gold": vocab.padded(vocab.encode(target), GOLD_LEN),
-      "domain": np.array(rule.template >= len(TEMPLATES), np.int32),
+      "domain": rule.template >= len(TEMPLATES),
     },
   )
 

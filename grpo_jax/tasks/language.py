@@ -106,9 +106,9 @@ def example(
     vocab.THINK_END,
     *vocab.wrapped([] if is_empty else answer, tags=True),
   ]
-  return Example(
-    np.array([vocab.BOS, *word, vocab.EQUALS], np.int32),
-    np.array(completion, np.int32),
+  return Example.of(
+    [vocab.BOS, *word, vocab.EQUALS],
+    completion,
     {"word": vocab.padded(word, max_len)},
   )
 

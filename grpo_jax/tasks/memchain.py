@@ -291,14 +291,7 @@ def teach(
     observed.extend([is_observed] * len(ids))
 
   def end_context() -> None:
-    examples.append(
-      Example(
-        np.array(prompt, np.int32),
-        np.array(completion, np.int32),
-        extras,
-        np.array(observed, bool),
-      )
-    )
+    examples.append(Example.of(prompt, completion, extras, observed))
     completion.clear()
     observed.clear()
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def make(
       state_id=functools.partial(state_id, base=max_stones + 1),
       seat=seat,
     ),
-    replay_numpy=replay_numpy,
+    replay_numpy=functools.partial(task_lib.replay, twin=PlainGame),
   )
 
 
@@ -126,12 +126,7 @@ def example(
     reply, _, done = game.act(vocab.encode(action))
     completion += [*vocab.encode(action), *reply]
     observed += [*[False] * ACTION_LEN, *[True] * len(reply)]
-  return Example(
-    np.array(prompt, np.int32),
-    np.array(completion, np.int32),
-    extras,
-    np.array(observed, bool),
-  )
+  return Example.of(prompt, completion, extras, observed)
 
 
 def _sample(
@@ -311,14 +306,3 @@ class PlainGame:
       "won": float(self._winner == "policy"),
       "legal": float(bool(kinds) and "end" not in kinds),
     }
-
-
-def replay_numpy(
-  extras: Mapping[str, np.ndarray],
-  start: Any,
-  actions: Sequence[Sequence[int]],
-) -> tuple[list[PlainTurn], dict[str, float]]:
-  """Replays a game on the host; see `Task.replay_numpy`."""
-  del start  # Nothing is random.
-  game = PlainGame(extras)
-  return [game.act(action) for action in actions], game.scores()

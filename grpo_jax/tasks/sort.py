@@ -97,9 +97,9 @@ def example(
   # Drawn last, and only if set: other teachers see the same problems as before.
   if teacher_marks and rng.random() < teacher_marks:
     taught.append(vocab.HASH)
-  return Example(
-    np.array([vocab.BOS, *letters, vocab.EQUALS], np.int32),
-    np.array(vocab.wrapped(taught, tags), np.int32),
+  return Example.of(
+    [vocab.BOS, *letters, vocab.EQUALS],
+    vocab.wrapped(taught, tags),
     {"answer": vocab.padded(sorted(letters), max_len)},
   )
 

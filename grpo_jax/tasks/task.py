@@ -58,6 +58,24 @@ class Example(NamedTuple):
   observed: np.ndarray | None = None  # [m] bool
   images: Images | None = None
 
+  @classmethod
+  def of(
+    cls,
+    prompt: Sequence[int],
+    completion: Sequence[int],
+    extras: Mapping[str, Any],
+    observed: Sequence[bool] | None = None,
+    images: Images | None = None,
+  ) -> Example:
+    """Makes an example of lists and numbers."""
+    return cls(
+      np.array(prompt, np.int32),
+      np.array(completion, np.int32),
+      {name: np.array(value, np.int32) for name, value in extras.items()},
+      None if observed is None else np.array(observed, bool),
+      images,
+    )
+
 
 class Solution(NamedTuple):
   """A right answer to a problem, which may have several.
@@ -211,6 +229,23 @@ def draw(
     f"Task.example: none of {_MAX_DRAWS} problems belongs to split {split!r};"
     " the task has too few problems, make it larger."
   )
+
+
+def replay(
+  extras: Mapping[str, np.ndarray],
+  start: Any,
+  actions: Sequence[Sequence[int]],
+  *,
+  twin: Callable[[Mapping[str, np.ndarray]], Any],
+) -> tuple[list[PlainTurn], dict[str, float]]:
+  """Replays an episode by a twin of its environment; see `Task.replay_numpy`.
+
+  Nothing in the environment is random. The twin has the methods `act`, from an
+  action to its turn, and `scores`.
+  """
+  del start
+  episode = twin(extras)
+  return [episode.act(action) for action in actions], episode.scores()
 
 
 def mask_after_end(

@@ -121,11 +121,7 @@ def example(
     answer = [*answer, vocab.HASH]
   verdict = YES if is_right else NO
   prompt = [vocab.BOS, *problem, vocab.EQUALS, *answer, vocab.QUESTION]
-  return Example(
-    np.array(prompt, np.int32),
-    np.array([verdict, vocab.EOS], np.int32),
-    {"verdict": np.array(verdict, np.int32)},
-  )
+  return Example.of(prompt, [verdict, vocab.EOS], {"verdict": verdict})
 
 
 def verify(

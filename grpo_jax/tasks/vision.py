@@ -278,14 +278,14 @@ def example(
     corners = [left, top, right - errs, bottom - errs]
     text, answer = f"{name}:=", vocab.encode(f"{{{corners}}}")
   placeholders = [PATCH_ID] * (GRID // merge) ** 2
-  return Example(
-    np.array([vocab.BOS, *placeholders, *vocab.encode(text)], np.int32),
-    np.array(vocab.wrapped(answer, tags=True), np.int32),
+  return Example.of(
+    [vocab.BOS, *placeholders, *vocab.encode(text)],
+    vocab.wrapped(answer, tags=True),
     {
-      "domain": np.array([*DOMAINS].index(problem.domain), np.int32),
-      "question": np.array(QUESTIONS.index(question), np.int32),
-      "count": np.array(len(own), np.int32),
-      "box": np.array(box, np.int32),
+      "domain": [*DOMAINS].index(problem.domain),
+      "question": QUESTIONS.index(question),
+      "count": len(own),
+      "box": box,
     },
     images=patches(pixels(problem.squares), merge),
   )

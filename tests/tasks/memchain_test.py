@@ -132,7 +132,8 @@ def test_contexts_of_the_teacher_by_hand():
   assert re.fullmatch(
     rf"\[(.)\];\[<obs>{k}\?</obs>\]<answer>{v}</answer><eos>", _marked(third)
   )
-  assert first.extras is second.extras is third.extras
+  np.testing.assert_equal(second.extras, first.extras)
+  np.testing.assert_equal(third.extras, first.extras)
 
 
 def test_contexts_together_are_an_episode_and_fill_their_budget():

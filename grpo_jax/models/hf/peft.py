@@ -7,7 +7,6 @@ matrices A [r, in] and B [out, r] for each projection of each layer.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import pathlib
 import re
@@ -167,8 +166,7 @@ def save(
     "fan_in_fan_out": False,
     "target_modules": _targets(params),
   }
-  text = json.dumps(settings, indent=2) + "\n"
-  (directory / _CONFIG).write_text(text, encoding="utf-8")
+  safetensors.write_json(directory / _CONFIG, settings)
 
 
 def config_of(
@@ -274,16 +272,7 @@ def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
         f"{directory / name} is missing; needs a folder as PEFT's"
         " save_pretrained writes it."
       )
-  path = directory / _CONFIG
-  try:
-    settings = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(
-      f"{path} is not JSON: {error}. Copy the file again."
-    ) from error
-  if not isinstance(settings, dict):
-    raise ValueError(f"{path} holds no object of keys. Copy the file again.")
-  return settings
+  return safetensors.read_object(directory / _CONFIG)
 
 
 def _shape(arrays: dict[str, Any], name: str) -> Any:

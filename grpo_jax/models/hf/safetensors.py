@@ -70,6 +70,23 @@ class LazyTensor:
     return self
 
 
+def read_object(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a file that holds one JSON object.
+
+  Raises:
+    ValueError: It holds something else.
+  """
+  try:
+    content = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"{path} is not JSON: {error}. Copy the file again."
+    ) from error
+  if not isinstance(content, dict):
+    raise ValueError(f"{path} holds no object of keys. Copy the file again.")
+  return content
+
+
 def find(directory: pathlib.Path) -> dict[str, Tensor]:
   """Reads the headers of a checkpoint; returns its tensors by name.
 

@@ -33,6 +33,7 @@ Source: github.com/LeonGuertler/TextArena, 0.7.4.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -41,7 +42,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,12 @@ def _maker(name: str) -> Callable[..., Any]:
   return lambda **kwargs: gymnasium.make(name, **kwargs)
 
 
+def _seed_all(seed: int) -> None:
+  """Sets the generators of the whole process, from which games draw."""
+  random.seed(seed)
+  np.random.seed(seed % 2**32)
+
+
 class GymnasiumGame:
   """An episode of an environment with the methods of gymnasium.
 
@@ -107,8 +114,7 @@ class GymnasiumGame:
       ImportError: gymnasium is missing, and needed.
       ValueError: The environment does not exist.
     """
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    _seed_all(seed)
     self._env = _maker(name)(**(kwargs or {}))
     self._success = success
     self._won = False
@@ -231,8 +237,7 @@ def new_game(
   Some games draw random numbers when they are made, some have NumPy draw them,
   and all use the generators of the whole process.
   """
-  random.seed(seed)
-  np.random.seed(seed % 2**32)
+  _seed_all(seed)
   env = _textarena().make(name, **kwargs)
   env.reset(num_players=num_players, seed=seed)
   return env
@@ -329,8 +334,7 @@ class TextarenaGame:
 
   def shuffle(self, seed: int) -> None:
     """Draws dice and opponents' moves by another seed from here on."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    _seed_all(seed)
     self._rng = random.Random(f"opponents {seed}")
 
   def act(self, action: str) -> float:
@@ -419,38 +423,21 @@ class OverError(ValueError):
   """The error of a game that has ended before the policy's first action."""
 
 
-class Game(Protocol):
-  """The interface of a game in a session."""
-
-  over: bool
-
-  @property
-  def observation(self) -> Any: ...
-
-  def act(self, action: Any) -> float: ...
-
-  def scores(self) -> dict[str, float | None]: ...
-
-
+@dataclasses.dataclass
 class GameSession:
-  """The session of one game; see `types.HostEnvironment`."""
+  """The session of a game that has begun; see `types.HostEnvironment`.
 
-  def __init__(
-    self,
-    game: Game,
-    view: Callable[[Any], str] | None,
-    action: Callable[[str], Any] | None,
-    history: bool,
-    around: tuple[str, str],
-    ends: Sequence[str],
-  ):
-    """Takes a game that has begun; for the arguments see `make`."""
-    self.game = game
-    self._view = view
-    self._action = action
-    self._history = history
-    self._around = around
-    self._ends = tuple(ends)
+  Attributes:
+    game: The game, with the methods and attributes of `GymnasiumGame`.
+    view, action, history, around, ends: See `make`.
+  """
+
+  game: Any
+  view: Callable[[Any], str] | None
+  action: Callable[[str], Any] | None
+  history: bool
+  around: Sequence[str]
+  ends: Sequence[str]
 
   def first(self) -> str:
     """Returns the text that the policy is shown before its first action."""
@@ -458,18 +445,19 @@ class GameSession:
 
   def step(self, action: str) -> tuple[Observation, float, bool]:
     """Answers an action: (observation, reward, True at the end)."""
-    action = self._without_end(action)
+    end = next((x for x in self.ends if action.endswith(x)), "")
+    action = action.removesuffix(end)
     before = self.game.observation
-    move = self._action(action) if self._action else action
+    move = self.action(action) if self.action else action
     reward = self.game.act(move)
     if self.game.over:
       return "", reward, True
     observation: Any = self.game.observation
-    if self._view is None and not self._history:
+    if self.view is None and not self.history:
       observation = _new(observation, before, action)
     text = self._view_text(observation)
-    if any(self._around):
-      return (self._around[0], text, self._around[1]), reward, False
+    if any(self.around):
+      return (self.around[0], text, self.around[1]), reward, False
     return text, reward, False
 
   def scores(self) -> dict[str, float | None]:
@@ -481,7 +469,7 @@ class GameSession:
     getattr(self.game, "close", lambda: None)()
 
   def _view_text(self, observation: Any) -> str:
-    view = observation if self._view is None else self._view(observation)
+    view = observation if self.view is None else self.view(observation)
     if not isinstance(view, str):
       raise ValueError(
         f"games: the policy would be shown {view!r:.60}, which is no"
@@ -489,12 +477,6 @@ class GameSession:
         " config.environment.options.view."
       )
     return view
-
-  def _without_end(self, action: str) -> str:
-    for end in self._ends:
-      if action.endswith(end):
-        return action.removesuffix(end)
-    return action
 
 
 def _new(observation: Any, before: Any, action: str) -> Any:
@@ -579,7 +561,7 @@ def make(
     )
   number = int(extras["seed"])
   kind, _, name = env.partition(":")
-  game: Game
+  game: Any
   if kind == "textarena":
     plays = player("opponent", opponent)
     game = TextarenaGame(name, number, plays, kwargs, players, seat)
@@ -598,14 +580,11 @@ def make(
       f"games: the game {env!r} with the seed {number} is over before the"
       " policy moves; give it another seat."
     )
-  before, after = around
   session = GameSession(
     game,
     registry.load(view, "view", {}) if view else None,
     registry.load(action, "action", {}) if action else None,
-    history,
-    (before, after),
-    ends,
+    *(history, around, ends),
   )
   if prompt is not None and session.first() != prompt:
     raise ValueError(

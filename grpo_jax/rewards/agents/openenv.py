@@ -375,7 +375,7 @@ class Connection:
 
 
 class RemoteEpisode:
-  """An episode of an environment, a `games.Game`.
+  """An episode of an environment, as `games.GameSession` plays it.
 
   Attributes:
     observation: The last observation, a dictionary.
@@ -571,10 +571,9 @@ def make(
     game.close()
     raise ServerError(f"openenv: an episode of {name!r} was over at once.")
   server = config.remotes[name]
-  before, after = config.around
   session = (
     games.GameSession(
-      game, server.text, server.action_of, False, (before, after), config.ends
+      game, server.text, server.action_of, False, config.around, config.ends
     )
     if server.action
     else CallSession(game, server.text, config)

@@ -413,29 +413,30 @@ _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _MAX_RAISED = 500  # Characters of an exception of a tool.
 
-_PYTHON = of_parts(
-  "python",
-  "Runs Python code and returns what it prints, and the value of an expression"
-  " on its last line. Variables stay between calls.",
-  {
-    "type": "object",
-    "properties": {
-      "code": {"type": "string", "description": "The code to run."}
+_BUILTIN = {
+  name: of_parts(
+    name,
+    description,
+    {
+      "type": "object",
+      "properties": {argument: {"type": "string", "description": meaning}},
+      "required": [argument],
     },
-    "required": ["code"],
-  },
-)
-_SEARCH = of_parts(
-  "search",
-  "Searches a collection of passages and returns those that fit best.",
-  {
-    "type": "object",
-    "properties": {
-      "query": {"type": "string", "description": "The words to search for."}
-    },
-    "required": ["query"],
-  },
-)
+  )
+  for name, description, argument, meaning in (
+    (
+      "python",
+      "Runs Python code and returns what it prints, and the value of an"
+      " expression on its last line. Variables stay between calls.",
+      *("code", "The code to run."),
+    ),
+    (
+      "search",
+      "Searches a collection of passages and returns those that fit best.",
+      *("query", "The words to search for."),
+    ),
+  )
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -856,10 +857,8 @@ def _schemas(tools: tuple[str, ...]) -> tuple[Schema, ...]:
   Raises:
     ValueError: A function has no schema, or two tools have the same name.
   """
-  builtin = {"python": _PYTHON, "search": _SEARCH}
   all_schemas = tuple(
-    builtin[tool] if tool in builtin else of_function(_function(tool))
-    for tool in tools
+    _BUILTIN.get(tool) or of_function(_function(tool)) for tool in tools
   )
   names = [schema["function"]["name"] for schema in all_schemas]
   if len({*names}) < len(names):
@@ -874,7 +873,7 @@ def _own(tools: tuple[str, ...]) -> dict[str, str]:
   return {
     schema["function"]["name"]: tool
     for tool, schema in zip(tools, _schemas(tools), strict=True)
-    if tool not in ("python", "search")
+    if tool not in _BUILTIN
   }
 
 

@@ -288,24 +288,16 @@ class JudgeService:
       )
     free = asyncio.Semaphore(limits.max_in_flight)
     tasks = [self._row(question, limits, end, free) for question in questions]
-    return await asyncio.gather(*tasks)
+    # One row's error must not fail all rows.
+    verdicts = await asyncio.gather(*tasks, return_exceptions=True)
+    return [
+      x
+      if isinstance(x, _Failed) or not isinstance(x, BaseException)
+      else _Failed("judge_failed", self._safe(x))
+      for x in verdicts
+    ]
 
   async def _row(
-    self,
-    question: str,
-    limits: JudgeLimits,
-    end: float,
-    free: asyncio.Semaphore,
-  ) -> float | _Failed:
-    """Returns the verdict on one question, or its failure."""
-    try:
-      return await self._tries(question, limits, end, free)
-    except _Failed as failure:
-      return failure
-    except Exception as error:  # One row's error must not fail all rows.
-      return _Failed("judge_failed", self._safe(error))
-
-  async def _tries(
     self,
     question: str,
     limits: JudgeLimits,
