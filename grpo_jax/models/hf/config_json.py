@@ -359,12 +359,8 @@ def gemma3_rope(keys: Keys) -> dict[str, Any]:
         name, layers, "an entry for full_attention and sliding_attention"
       )
   fields = _rope_fields(name, entry, theta)
-  of_sliding = _rope_fields(f"{name}.sliding_attention", local, local_theta)
-  if of_sliding["rope_scaling"] != "none":
-    raise unsupported(
-      f"{name}.sliding_attention", local, "the rope_type 'default'"
-    )
-  return {**fields, "local_rope_theta": of_sliding["rope_theta"]}
+  local_theta = _unscaled(f"{name}.sliding_attention", local, local_theta)
+  return {**fields, "local_rope_theta": local_theta}
 
 
 def olmo3_rope(keys: Keys) -> dict[str, Any]:
@@ -437,6 +433,14 @@ def _rope_fields(name: str, entry: Any, theta: Any) -> dict[str, Any]:
       f"{name}.{key}", value, f"no such key with rope_type {kind!r}"
     )
   return fields
+
+
+def _unscaled(name: str, entry: Any, theta: Any) -> float:
+  """The base of positions that have no scaling."""
+  fields = _rope_fields(name, entry, theta)
+  if fields["rope_scaling"] != "none":
+    raise unsupported(name, entry, "no scaling")
+  return fields["rope_theta"]
 
 
 def _yarn_amplitude(name: str, entry: Keys) -> dict[str, Any]:
@@ -860,12 +864,10 @@ def _proportional_rope(keys: Keys) -> tuple[dict[str, Any], float]:
   if (kind := full.pop("rope_type", None)) != "proportional":
     raise unsupported(f"{name}.rope_type", kind, "'proportional'")
   of_full = _rope_fields(name, full, take(full, "rope_theta"))
-  local = _rope_fields(
+  local_theta = _unscaled(
     "rope_parameters.sliding_attention", near, take(near, "rope_theta")
   )
-  if local["rope_scaling"] != "none":
-    raise unsupported("rope_parameters.sliding_attention", near, "no scaling")
-  return {**of_full, "local_rope_theta": local["rope_theta"]}, float(share)
+  return {**of_full, "local_rope_theta": local_theta}, float(share)
 
 
 def _gemma4_experts(keys: Keys) -> dict[str, Any]:
@@ -1054,11 +1056,8 @@ def _rope_of_windows(keys: Keys) -> dict[str, Any]:
       raise unsupported(f"{name}.partial_rotary_factor", other, str(share))
   if entry.get("rope_type", entry.get("type")) == "yarn":
     entry.setdefault("attention_factor", 1.0)
-  near = _rope_fields(f"{name}.main", main, of_main)
-  if near["rope_scaling"] != "none":
-    raise unsupported(f"{name}.main", main, "no scaling")
   return {
     **_rope_fields(name, entry, of_windows),
-    "local_rope_theta": near["rope_theta"],
+    "local_rope_theta": _unscaled(f"{name}.main", main, of_main),
     "rotary_width": int(width * share),
   }

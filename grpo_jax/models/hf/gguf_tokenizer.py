@@ -154,12 +154,10 @@ def _files(
     and piece
     and int(kinds[id_]) in (_CONTROL, _USER_DEFINED)
   ]
-  begin = [special["bos_token"]] if "bos_token" in special else []
-  if not own.get("add_bos_token", adds_begin):
-    begin = []
-  end = [special["eos_token"]] if "eos_token" in special else []
-  if not own.get("add_eos_token", False):
-    end = []
+  begin, end = (
+    [special[name]] if name in special and own.get(f"add_{name}", adds) else []
+    for name, adds in (("bos_token", adds_begin), ("eos_token", False))
+  )
   tokenizer["post_processor"] = _frame(begin, end, pieces)
   config: dict[str, Any] = {
     "clean_up_tokenization_spaces": False,
@@ -258,18 +256,13 @@ def _sentencepiece(
     pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
     merges += [(float(score), *pair) for pair in pairs]
   merges.sort(key=lambda x: (x[0], len(x[1]), len(x[2])), reverse=True)
-  replaced = {
-    "type": "Replace",
-    "pattern": {"String": " "},
-    "content": _SPACE,
-  }
-  back = {
-    "type": "Replace",
-    "pattern": {"String": _SPACE},
-    "content": " ",
-  }
-  decoders = [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
-  normalizers = [replaced]
+  normalizers: list[dict[str, Any]] = [
+    {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+  ]
+  decoders: list[dict[str, Any]] = [
+    {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
+    *({"type": "ByteFallback"}, {"type": "Fuse"}),
+  ]
   if own.get("add_space_prefix", True):
     normalizers.insert(0, {"type": "Prepend", "prepend": _SPACE})
     decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})

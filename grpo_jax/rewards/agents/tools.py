@@ -353,21 +353,17 @@ def read(path: str) -> list[Passage]:
       " config.environment.options['corpus']: JSON lines with the field 'text',"
       " or a text with a passage on each line."
     )
-  parse = _of_json if file.suffix == ".jsonl" else _of_text
   with file.open(encoding="utf-8") as lines:
     passages = [
-      parse(line, number, path)
+      _of_json(line, number, path)
+      if file.suffix == ".jsonl"
+      else Passage(str(number), "", line.strip())
       for number, line in enumerate(lines, start=1)
       if line.strip()
     ]
   if not passages:
     raise ValueError(f"search: the file {path!r} has no passage.")
   return passages
-
-
-def _of_text(line: str, number: int, path: str) -> Passage:
-  del path
-  return Passage(str(number), "", line.strip())
 
 
 def _of_json(line: str, number: int, path: str) -> Passage:

@@ -43,7 +43,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from grpo_jax.rewards.sandbox import in_the_box, seccomp
@@ -413,7 +413,9 @@ class Box:
     values = dataclasses.asdict(limits)
     rlimits = [
       (name, values[value] if isinstance(value, str) else value)
-      for name, value in (d.limit for d in self._defences() if d.limit)
+      for name, value in (
+        d.limit for d in DEFENCES if d.limit and self._has(d.name)
+      )
     ]
     header = marshal.dumps(
       {
@@ -426,9 +428,6 @@ class Box:
       }
     )
     return b"%010d%s%s" % (len(header), header, data)
-
-  def _defences(self) -> Iterator[Defence]:
-    return (d for d in DEFENCES if self._has(d.name))
 
   def _command(self, flags: Sequence[str], fds: Mapping[str, int]) -> list[str]:
     runner = (*flags, "-c", _RUNNER)

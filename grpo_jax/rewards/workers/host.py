@@ -173,24 +173,17 @@ class _Call(pool.PoolCall):
     ]
     for unit, (rewards, why) in zip(units, parsed, strict=True):
       for column, of_rows in zip(columns, rewards, strict=True):
-        self._take_column(unit, column, of_rows)
+        for row, reward in zip(unit, of_rows, strict=True):
+          if column < 0:
+            self.steps[row] = [
+              (int(frames.reward(end)), frames.reward(score))
+              for end, score in reward or ()
+            ]
+          elif reward is not None:  # Else it stays NaN.
+            self.values[row, column] = frames.reward(reward)
       if why is not None:
         for row in unit:
           self.failures.add(row, *why)
-
-  def _take_column(
-    self, unit: Sequence[int], column: int, rewards: list[Any]
-  ) -> None:
-    for row, reward in zip(unit, rewards, strict=True):
-      if column < 0:
-        self.steps[row] = [
-          (int(frames.reward(end)), frames.reward(score))
-          for end, score in reward or ()
-        ]
-      else:
-        self.values[row, column] = (
-          np.nan if reward is None else frames.reward(reward)
-        )
 
   def fail(self, index: int, kind: str, message: str) -> None:
     item = self.items[index]

@@ -299,7 +299,10 @@ class Pool:
         self._workers.append(self._start())
       meanwhile()
       for worker in self._workers:
-        self._greet(worker)
+        try:
+          self._welcome(worker, worker.channel.receive(worker.deadline))
+        except (EOFError, TimeoutError, ValueError) as error:
+          raise self._bad_start(error) from error
     except BaseException:
       self.close()
       raise
@@ -307,11 +310,6 @@ class Pool:
   @property
   def num_workers(self) -> int:
     return len(self._workers)
-
-  @property
-  def _is_idle(self) -> bool:
-    """True if all workers are ready, and none has a row."""
-    return all(worker.ready and not worker.rows for worker in self._workers)
 
   def close(self) -> None:
     """Kills the workers. May be called again."""
@@ -415,10 +413,9 @@ class Pool:
     for slot, worker in enumerate(self._workers):
       if worker.ready:
         self._send(slot, call)
-    if not self.has_unfinished_rows(call) or (
-      call.num_pending and self._is_idle
-    ):
-      return  # In the second case a row could not be sent; the caller retries.
+    is_idle = all(x.ready and not x.rows for x in self._workers)
+    if is_idle or not self.has_unfinished_rows(call):
+      return  # If rows are pending, one could not be sent; the caller retries.
     if call.pause_s and all(len(w.rows) > 1 for w in self._workers):
       time.sleep(call.pause_s)
     workers = [*self._workers, *([self._spare] if self._spare else ())]
@@ -526,7 +523,9 @@ class Pool:
       return
     slot = self._workers.index(worker)
     if not worker.ready:
-      self._count_bad_start(why)
+      self._num_bad_starts += 1
+      if self._num_bad_starts >= _MAX_BAD_STARTS:
+        raise self._bad_start(why)
     rows = [question.row for question in worker.rows]
     if isinstance(why, _Stranger) and why.number in worker.answered:
       call.fail(worker.answered[why.number], "worker_died", str(why))
@@ -572,13 +571,6 @@ class Pool:
     _kill(worker)
     self._processes.discard(worker)
 
-  def _greet(self, worker: _Worker) -> None:
-    """Waits until a worker is ready."""
-    try:
-      self._welcome(worker, worker.channel.receive(worker.deadline))
-    except (EOFError, TimeoutError, ValueError) as error:
-      raise self._bad_start(error) from error
-
   def _welcome(self, worker: _Worker, message: Any) -> None:
     status, text = frames.greeting(message)
     if status != "ready":
@@ -588,11 +580,6 @@ class Pool:
       worker.memory = processes.memory(worker.process.pid)
     worker.deadline = math.inf
     self._num_bad_starts = 0
-
-  def _count_bad_start(self, why: Exception) -> None:
-    self._num_bad_starts += 1
-    if self._num_bad_starts >= _MAX_BAD_STARTS:
-      raise self._bad_start(why)
 
   def _bad_start(self, why: Exception) -> RuntimeError:
     reason = str(why)
