@@ -103,13 +103,7 @@ def k_means(
 def packed(
   records: Sequence[Record], clusters: Clusters, about: Mapping[str, Any]
 ) -> bytes:
-  """The content of a file of clusters.
-
-  Args:
-    records: N records.
-    clusters: Their clusters.
-    about: Settings of the computation; values that JSON can hold.
-  """
+  """The content of a file of clusters, with settings that JSON can hold."""
   buffer = io.BytesIO()
   np.savez_compressed(
     buffer,
@@ -125,12 +119,9 @@ def packed(
 def read(
   path: epath.PathLike, records: Sequence[Record], setting: str
 ) -> Clusters:
-  """Reads the clusters of these records from a file.
+  """Reads the clusters of these records, all of them, from a file.
 
-  Args:
-    path: Local or `gs://` file.
-    records: The records; all of them must be in the file.
-    setting: Name of the setting with the path, for messages.
+  Messages name the `setting` that has the path.
 
   Raises:
     FileNotFoundError: There is no such file.

@@ -63,13 +63,10 @@ def _as_text(message: Message) -> str:
 
 
 def prompt(value: Any, tools: Any = None, options: Any = None) -> str:
-  """Checks the prompt of a record.
+  """Checks the prompt of a record: a text, or messages without a last reply.
 
-  Args:
-    value: A text, or messages of which the last is not a reply.
-    tools: JSON schemas of tools, or the text of such a list; None: there are
-      none.
-    options: Further inputs of the chat template; None: there are none.
+  Tools are JSON schemas, or the text of such a list; options are further inputs
+  of the chat template. None: there are none.
 
   Raises:
     ValueError: One of them is malformed.
@@ -104,10 +101,8 @@ def prompt(value: Any, tools: Any = None, options: Any = None) -> str:
 def completion(value: Any, field: str) -> str:
   """Checks the completion of a record: replies, and messages between them.
 
-  Args:
-    value: A text, a message of the assistant, or a list of messages that begins
-      and ends with one.
-    field: Name of the field, for messages of errors.
+  It is a text, a message of the assistant, or a list of messages that begins
+  and ends with one. `field` is for messages of errors.
 
   Raises:
     ValueError: It is none of these.
@@ -245,12 +240,6 @@ def reply(
   replies: Sequence[Message],
 ) -> tuple[np.ndarray, np.ndarray]:  # [any] int32, [any] bool
   """Encodes a completion of messages as the chat template writes it.
-
-  Args:
-    tokenizer: Tokenizer with a chat template.
-    messages: The prompt.
-    options: Inputs of the template.
-    replies: Messages of a `completion`.
 
   Returns:
     The ids after those of the prompt, up to the end token of the last reply;

@@ -105,11 +105,7 @@ def line(
   """The line of a file for a completion.
 
   Args:
-    tokenizer: Tokenizer with `decode(ids) -> text`.
-    record: The record of the prompt, with answer and extras.
-    completion_ids: Tokens of the completion.
     observed: True for tokens that an environment wrote.
-    **more: Further fields, such as the reward.
   """
   is_text = isinstance(record["prompt"], str)
   pictures = record.get("pictures")

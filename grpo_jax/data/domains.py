@@ -59,12 +59,7 @@ def names_of(source: Source) -> tuple[str, ...]:
 def numbers(
   names: Sequence[str], entries: Sequence[str | int], setting: str
 ) -> tuple[int, ...]:
-  """The numbers of domains that a setting names.
-
-  Args:
-    names: Names of all domains, by number.
-    entries: Names, or numbers.
-    setting: Name of the setting, for messages.
+  """The numbers of domains that a setting names, or gives as numbers.
 
   Raises:
     ValueError: There is no such domain.
@@ -87,7 +82,6 @@ def limits(
   """The token limit of each domain's completions; empty if none is given.
 
   Args:
-    names: Names of all domains, by number.
     by_name: `config.sampling.domain_limits`.
     most: Slots of a completion, the limit of a domain not in `by_name`.
 
@@ -219,8 +213,6 @@ class Mixture:
     """Creates the mixture without reading; see `weighted` and `in_turn`.
 
     Args:
-      parts: Sources by the name of the domain.
-      size: Number of records.
       place: (number of a record) -> its origin.
       remade: (numbers of domains) -> the mixture of these domains alone.
     """
@@ -305,9 +297,6 @@ def in_turn(parts: Mapping[str, Source]) -> Mixture:
 
   So the first n records have equally many of each domain, whatever the weights
   are, as long as no domain runs out.
-
-  Args:
-    parts: Sources by the name of the domain.
   """
   sizes = [len(part) for part in parts.values()]
   # Between two of these rounds, the set of parts with records left is constant.

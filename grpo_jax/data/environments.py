@@ -105,12 +105,8 @@ class PlayedSource:
     """Creates the source without playing an episode.
 
     Args:
-      source: Prompts.
-      lesson: Function of the environment that plays an episode.
-      tokenizer: The policy's tokenizer.
       action_ends: Ids; the first is written after an action that does not end
         with one of them.
-      max_turns: Most actions of an episode.
       max_observation_len: Tokens to which an observation is cut.
     """
     self._source = source

@@ -56,9 +56,6 @@ def finder(
   """Makes the function that finds records at positions of a stream.
 
   Args:
-    source: Records.
-    encode_rows: Function that encodes records.
-    seed: The seed of the order.
     shows_images: Whether records may be left out for their images. Images are
       opened when it is their turn, because all of them may take hours.
   """

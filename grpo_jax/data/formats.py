@@ -106,10 +106,7 @@ def with_columns(
 ) -> Conversion:
   """A conversion whose records have all other columns of a row as extras.
 
-  Args:
-    convert: A result of `conversion`.
-    format, fields: As in `conversion`.
-    more: Further fields that `convert` reads.
+  `more` are further fields that `convert` reads.
   """
   inputs = {*more, *_VIDEOS}
   if callable(format) or format in _LAYOUTS:

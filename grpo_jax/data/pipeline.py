@@ -105,12 +105,9 @@ def prompt_stream(
   one.
 
   Args:
-    source: Records.
-    encode: Turns records into token ids.
     batch_size: P, over all processes.
     max_prompt_len: S, in tokens.
     seed: Non-negative; determines the order.
-    pad_id: Fills the unused slots.
     rows: The rows of every batch that this process makes, ascending; None:
       all.
     more: (record) -> further arrays of `extras`.
@@ -158,14 +155,11 @@ def supervised_stream(
   """Iterates over shuffled (prompt, completion) rows endlessly.
 
   Args:
-    source: Records with completions.
-    encode: Turns records into token ids.
     batch_size: B, over all processes.
     max_prompt_len: S, in tokens; longer prompts are left out.
     max_completion_len: T, in tokens, with the end token; for longer completions
       see `truncate_completions`.
     seed: Non-negative; determines the order.
-    pad_id: Fills the unused slots.
     end_id: End token, appended to completions that end with none; not to
       completions with `observed`, which may end before the episode does.
     truncate_completions: Whether to cut long completions after T tokens,
@@ -229,9 +223,6 @@ def completion_ids(
   """Encodes the completion of a record as a policy would write it.
 
   Args:
-    encode: Turns records into token ids.
-    record: A record with a completion.
-    end_id: As in `supervised_stream`.
     most: Tokens after which the completion is cut; None: it is not cut.
 
   Returns:
@@ -283,7 +274,6 @@ def pair_stream(
   """Iterates over shuffled prompts with two given completions endlessly.
 
   Args:
-    source: Records with pairs.
     encode: Turns records into token ids; images of prompts are not read.
     batch_size: P, over all processes.
     max_prompt_len: S, in tokens.
@@ -340,12 +330,9 @@ def evaluation_batches(
   """Makes a fixed evaluation set: the first records, in order.
 
   Args:
-    source: Records.
-    encode: Turns records into token ids.
     num_prompts: Number of records to take; None takes all.
     batch_size: P, over all processes.
     max_prompt_len: S, in tokens.
-    pad_id: Fills the unused slots.
     rows: As in `prompt_stream`.
     start, stop: Range of records; only batches that begin in it are made. If
       `stop` is None, the range has no end.
@@ -429,13 +416,10 @@ def _stream(
   """Shuffles, repeats and batches the records that `encode_rows` accepts.
 
   Args:
-    source: Records.
     encode_rows: See `finding.EncodeRows`.
     make_batch: (rows, number of records left out) -> a batch.
     batch_size: Rows over all processes.
-    seed: The seed of the order.
     rows: As in `prompt_stream`.
-    num_threads: Threads that make batches ahead.
     shows_images: See `finding.finder`.
   """
   own_rows = checked_rows(batch_size, rows)

@@ -169,10 +169,7 @@ def of_count(
   """An error if there are too few different prompts.
 
   Args:
-    num_distinct: Number of different prompts among those that were read.
-    num_prompts: Number of prompts that were read.
     least: Fewest different prompts: 8 × the prompts of a step.
-    is_all: Whether all prompts were read.
   """
   if num_distinct >= least:
     return []
@@ -222,7 +219,6 @@ def of_skew(
 
   Args:
     attributes: Attributes of each record; numbers, texts and flags count.
-    labels: The label of each record.
   """
   overall = collections.Counter(labels)
   findings = []
@@ -276,11 +272,8 @@ def described(
 ) -> list[dict[str, Any]]:
   """Content of a file about records: key, number, reasons, and their text.
 
-  Only the key is read again; the rest is for people.
-
-  Args:
-    source: Records.
-    why: Number of a record -> reasons.
+  Only the key is read again; the rest is for people. `why` has the reasons by
+  the number of a record.
   """
   return [
     {

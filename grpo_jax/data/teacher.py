@@ -82,8 +82,6 @@ class RejectedSource:
     """Describes the records.
 
     Args:
-      source: Records with pairs.
-      seed: Non-negative.
       share: Share of the records, in [0, 1], whose rejected text is imitated.
     """
     self._source = source

@@ -97,7 +97,6 @@ class TokenizerSteps:
     """Raises ValueError if a text of this size may become too long.
 
     Args:
-      size: Number of characters.
       what: Origin of the text, for the message.
     """
     largest = float(size)
@@ -879,7 +878,6 @@ def train(source: Source, vocab_size: int) -> str:
   one, so that numbers of any length consist of the same ten tokens.
 
   Args:
-    source: Records whose prompts, completions and answers are text.
     vocab_size: Most tokens; at least 262, for the special tokens and the 256
       bytes.
 

@@ -67,9 +67,7 @@ def last_boxed(text: str) -> str | None:
 def final_answer(text: str, after: str = "") -> str | None:
   """Returns the final answer of a completion, by the rules above, or None.
 
-  Args:
-    text: A completion.
-    after: The marker of the third rule; empty for none.
+  `after` is the marker of the third rule; empty for none.
   """
   _, end_thought, rest = text.rpartition(_END_THINK)
   if _ANSWER in rest:
@@ -101,11 +99,7 @@ def vote(text: str, after: str = "") -> str | None:
 
   The vote is the `canonical` form of its answer. A completion without any tag
   or box, as tasks have them, is an answer as a whole, without white space
-  around it.
-
-  Args:
-    text: A completion.
-    after: A marker before answers, as in `final_answer`; it counts as a tag.
+  around it. The marker `after`, as in `final_answer`, counts as a tag.
   """
   answer = final_answer(text, after)
   if answer is not None:

@@ -154,10 +154,7 @@ def of_row(extra: Mapping[str, Any]) -> list[Test]:
 
 
 def read(tests: Any) -> list[Test]:
-  """Returns the tests of a program.
-
-  Args:
-    tests: Tests in one of the forms above.
+  """Returns the tests of a program, in one of the forms above.
 
   Raises:
     ValueError: The form is not one of these.
@@ -358,10 +355,6 @@ def num_passed(
   have the time of one program.
 
   Args:
-    box: The box for the program.
-    program: Python code.
-    tests: Tests of both kinds.
-    limits: The limits of each run.
     row_s: Seconds for all runs.
   """
   end = time.monotonic() + row_s

@@ -52,10 +52,7 @@ def inputs_of(
   """Makes the inputs of derived rewards of B completions.
 
   Args:
-    components: Rewards by name.
     correct: The reward whose values of at least 1 mark a right answer.
-    prompts: P prompts.
-    rollout: The completions.
   """
   lengths = rollout.written.sum(axis=-1).astype(jnp.float32)
   if rollout.traces is not None:

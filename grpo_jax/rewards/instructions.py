@@ -306,9 +306,6 @@ def follows(text: str, name: str, kwargs: Mapping[str, Any]) -> bool:
 def rules_of(extra: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
   """The instructions of a record, each with its arguments.
 
-  Args:
-    extra: The `extras` of the record, with its answer.
-
   Raises:
     ValueError: The record has no instructions, or lists of different lengths.
   """

@@ -95,10 +95,7 @@ def missing(
 ) -> list[str]:
   """Returns the required arguments of a function that nothing fills in.
 
-  Args:
-    function: A function that is called with keywords.
-    names: Other names that it gets: its options, and those of `CONTEXT`.
-    columns: The columns of the records.
+  It is called with keywords: `names`, and the columns of the records.
   """
   available = {*_ROWS, *_NOT_HERE, "trainer_state", *names, *columns}
   return [

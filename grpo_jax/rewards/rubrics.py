@@ -59,10 +59,7 @@ def parts(rubric: str) -> list[tuple[bool, str]]:
 def value(name: str, prompt: str, fields: Mapping[str, Any]) -> str:
   """Returns the value for a name in a rubric other than the completion.
 
-  Args:
-    name: The value's name.
-    prompt: The row's prompt.
-    fields: Fields of the row's record: its extras, and "answer".
+  Fields of the row's record are its extras, and "answer".
 
   Raises:
     ValueError: The record has neither a text nor a number of that name.
@@ -120,10 +117,7 @@ def check_verdicts(
 ) -> None:
   """Raises ValueError unless the verdicts are distinct words with numbers.
 
-  Args:
-    verdicts: Word -> its reward.
-    marker: The text before the verdict; or empty.
-    where: Name of the setting, for messages.
+  Messages begin with `where`, the name of the setting.
   """
   words = [lowered(word) for word in verdicts]
   bad = [w for w in verdicts if w != w.strip() or not w or not w.isascii()]

@@ -108,12 +108,7 @@ def token_similarity(completion: str, extra: dict) -> float:
 
 @registry.of_rows
 def parses(completion: str, *, language: str = "expression") -> float:
-  """1 if the answer is of the language, else 0.
-
-  Args:
-    completion: As in `tree_similarity`.
-    language: One of `LANGUAGES`.
-  """
+  """1 if the answer, as in `tree_similarity`, is of the language, else 0."""
   code = gym.answer_of(completion)
   return float(code is not None and parse(code, language) is not None)
 

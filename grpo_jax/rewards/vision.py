@@ -210,10 +210,7 @@ def matched(
 ) -> Matched:
   """Pairs the nearest boxes first, whatever their labels are.
 
-  Args:
-    detections: Detections; only the first `MAX_BOXES` count.
-    gold: Gold objects.
-    least: The least IoU of a pair.
+  Only the first `MAX_BOXES` detections count; `least` is the least IoU.
   """
   detections = detections[:MAX_BOXES]
   table = _table([x.box for x in detections], [x.box for x in gold])

@@ -123,9 +123,7 @@ class HostTurns:
   ) -> Rollout:
     """Shapes of a rollout; runs no computation.
 
-    Args:
-      params, prompts, key: As in `begin`.
-      score_names: Names of the scores of sessions, beside "return".
+    The names of the scores of sessions are beside "return".
     """
 
     def play(params, prompts, key):
@@ -143,11 +141,6 @@ class HostTurns:
     self, params: PyTree, prompts: Prompts, key: jax.Array
   ) -> tuple[host_state.Fixed, host_state.HostEpisodes, jax.Array]:
     """Prefills the prompts; does not draw actions.
-
-    Args:
-      params: The parameters of the policy.
-      prompts: P prompts.
-      key: As in `sampling.sample`.
 
     Returns:
       The fixed inputs, the episodes, and a seed for the session of each row
@@ -270,11 +263,6 @@ class HostTurns:
     answers: host_state.HostAnswers,
   ) -> tuple[host_state.HostEpisodes, host_state.Actions, host_state.Left]:
     """Reads the answers that have come, and writes actions.
-
-    Args:
-      fixed: Result of `begin`.
-      episodes: State after the last call.
-      answers: Answers since the last call.
 
     Returns:
       The state, the actions that have ended, and the remaining work.
@@ -519,14 +507,9 @@ class HostTurns:
     episodes: host_state.HostEpisodes,
     openings: host_state.Openings,
   ) -> host_state.HostEpisodes:
-    """Begins the next contexts of some episodes.
+    """Begins the next contexts of episodes whose summaries have ended.
 
     The answers that were held back come with the next call of `advance`.
-
-    Args:
-      params: The parameters of the policy.
-      episodes: State after a call.
-      openings: Beginnings for episodes whose summaries have ended.
     """
     compaction, in_contexts = self.compaction, episodes.contexts
     assert compaction is not None
@@ -574,8 +557,6 @@ class HostTurns:
     """The rollout, once no episode continues.
 
     Args:
-      prompts, fixed: As in `begin`.
-      episodes: State after the last call.
       done: True if the environment or the last turn has ended the episode.
       scores: Scores of the sessions, and "return"; NaN if a score does not
         apply, and all NaN if the row has failed.

@@ -98,10 +98,6 @@ class Speaker:
     """Returns the reply that is sent for a completion.
 
     Args:
-      request: The request.
-      prompt: Token ids of the prompt.
-      completion: The completion.
-      name: The answer's name, which is in the names of calls.
       is_greedy: True if the most likely tokens were taken.
     """
     if request.limit == 0:  # One token is the least that is drawn.
@@ -231,9 +227,7 @@ class Completions:
     """Takes requests at once; the caller has to call `sampler.work`.
 
     Args:
-      speaker: Encodes prompts and decodes completions.
       sampler: Draws completions, with the temperatures of the requests.
-      model: The model's name.
       seed: The first of the seeds that requests without a seed get; after the
         largest one comes 0.
     """

@@ -263,7 +263,6 @@ class Drawer:
     """Compiles nothing yet.
 
     Args:
-      policy: The model.
       mesh: The mesh of the parameters; all its devices belong to this process.
       config: Length of completions, end tokens, and, unless `is_own`, how
         tokens are drawn.

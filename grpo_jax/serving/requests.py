@@ -136,11 +136,7 @@ class Request:
 
 
 def parse(body: Any, is_chat: bool) -> Request:
-  """Reads the body of a request.
-
-  Args:
-    body: JSON data.
-    is_chat: True for /chat/completions, False for /completions.
+  """Reads the JSON of a request to /chat/completions, or to /completions.
 
   Raises:
     BadRequest: The body is not a request, or asks for something unsupported.
@@ -400,15 +396,7 @@ def answer(
   prompts: Sequence[Sequence[int]],
   replies: Sequence[Sequence[Reply]],
 ) -> dict[str, Any]:
-  """Returns the body of an answer.
-
-  Args:
-    request: The request.
-    name: The answer's name.
-    model: The model's name.
-    prompts: Token ids of each prompt.
-    replies: The replies to each prompt.
-  """
+  """Returns the body of an answer to a request, with replies to each prompt."""
   choices: list[dict[str, Any]] = []
   for ids, group in zip(prompts, replies, strict=True):
     for reply in group:
@@ -452,11 +440,9 @@ def answer(
 
 
 def events(answer: Mapping[str, Any], usage: bool) -> list[dict[str, Any]]:
-  """Returns an answer as the events of a stream.
+  """Returns the body of an `answer` as the events of a stream.
 
-  Args:
-    answer: The body from `answer`.
-    usage: True if the last event has the numbers of tokens.
+  With `usage`, the last event has the numbers of tokens.
   """
   is_chat = answer["object"] == "chat.completion"
   same = {

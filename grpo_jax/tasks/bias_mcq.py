@@ -51,9 +51,6 @@ def make(teacher_bias: float = 0.05, flipped_share: float = 0.0) -> Task:
     teacher_bias: Probability with which the teacher names the stereotype.
     flipped_share: Share of the flipped item among training problems; at 1 there
       is no other item.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   shares = dict.fromkeys(options, (0.0, 1.0))

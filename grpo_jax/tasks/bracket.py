@@ -39,9 +39,6 @@ def make(
     teacher_error: Probability with which the teacher closes in the wrong order.
     tags: Whether the answer stands in `<answer> </answer>`; False gives the
       shortest completions, `ANS EOS`.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   task_lib.check_ranges(

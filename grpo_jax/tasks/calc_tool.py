@@ -76,9 +76,6 @@ def make(
       the leak gives no number, the teacher calculates.
     teacher_comment: Probability with which the teacher begins with a comment of
       one to three letters.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   caller = "calc_tool.make"

@@ -165,12 +165,7 @@ def _sample(
 
 
 def solution(extras: Mapping[str, np.ndarray], *, tags: bool) -> Solution:
-  """The first solution by the order of numbers, then of + - *.
-
-  Args:
-    extras: Extras of the problem.
-    tags: As in `make`.
-  """
+  """The first solution by the order of numbers, then of + - *."""
   numbers = tuple(sorted(np.asarray(extras["numbers"]).tolist()))
   answer = _first_solution(numbers, int(extras["target"]))
   return Solution(list(answer), vocab.wrapped(answer, tags))
@@ -198,12 +193,9 @@ def _first_solution(numbers: tuple[int, ...], target: int) -> tuple[int, ...]:
 def num_solutions(numbers: Iterable[int], target: int) -> int:
   """Number of answers that `verify` accepts.
 
-  Answers differ if their texts differ: 2 + 3 and 3 + 2 are two answers, and
-  2 + 2 is one, whichever 2 comes first. All n! · 3^(n−1) are tried.
-
-  Args:
-    numbers: Numbers of the problem, each from 1 to 9, in any order; at most 4.
-    target: Target of the problem, 1 to 99.
+  Answers differ if their texts differ: 2 + 3 and 3 + 2 are two answers, and 2 +
+  2 is one, whichever 2 comes first. All n! · 3^(n−1) are tried, with at most 4
+  numbers from 1 to 9 and a target from 1 to 99.
 
   Raises:
     ValueError: There are other numbers.

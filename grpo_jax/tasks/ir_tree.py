@@ -74,9 +74,6 @@ def make(teacher_error: float = 0.0, num_lessons: int = 0) -> Task:
       the other one, at each comparison.
     num_lessons: Number of different problems in supervised lessons; 0: no
       limit.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   caller = "ir_tree.make"

@@ -52,9 +52,6 @@ def make(
       language B.
     teacher_error: Probability with which the teacher does not reverse the word.
     teacher_empty: Probability with which the teacher's answer is empty.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   task_lib.check_ranges(

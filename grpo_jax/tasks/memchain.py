@@ -77,9 +77,6 @@ def make(
     teacher_error: Probability with which a summary of the teacher has random
       digits; without compaction, its answer. It answers from its context, so
       1.0 is as good as guessing.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   caller = "memchain.make"

@@ -63,9 +63,6 @@ def make(
     teacher_error: Probability with which the teacher sorts descending.
     teacher_polite: Probability of `z` for each token of a thought; the others
       are letters from a to y, equally likely.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   sorting = sort.make(min_len, max_len, num_letters, teacher_error)

@@ -49,9 +49,6 @@ def make(
     max_stones: Most stones of a heap at the beginning, 4 to 9.
     teacher_error: Probability, at each turn, with which the teacher, who plays
       both seats, makes a random move instead of a winning move.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   task_lib.check_ranges(

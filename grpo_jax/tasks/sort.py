@@ -47,9 +47,6 @@ def make(
       shortest completions, `ANS EOS`.
     teacher_marks: Probability with which the teacher ends an answer with `#`,
       which makes it wrong.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   task_lib.check_ranges(

@@ -46,9 +46,6 @@ def make(
     belief: Answers that the teacher accepts: "truth", the right ones;
       "reverse", letters in reverse order; "marks", the right ones and all that
       end with `#`.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   task_lib.check_ranges(

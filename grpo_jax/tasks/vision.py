@@ -117,9 +117,6 @@ def make(
       token: 1, 2 or 4.
     teacher_error: Probability that the teacher counts one square too many, or
       answers with the last pixels of a square instead of its right and bottom.
-
-  Raises:
-    ValueError: An option is out of range.
   """
   options = dict(locals())
   who = "vision.make"

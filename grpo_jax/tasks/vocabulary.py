@@ -79,12 +79,7 @@ def encode(text: str, more: Sequence[str] = ()) -> list[int]:
 
 
 def decode(ids: Iterable[int], more: Sequence[str] = ()) -> str:
-  """Readable text of token ids; padding at both ends is dropped.
-
-  Args:
-    ids: Token ids of a completion or a prompt.
-    more: As in `encode`.
-  """
+  """Readable text of token ids; padding at both ends is dropped."""
   words = [_text(int(i), more) for i in ids]
   while words and words[-1] == "<pad>":
     words.pop()
@@ -133,11 +128,7 @@ def span(
 ) -> Span:
   """Finds the slots between the only `opening` and the only `closing`.
 
-  Args:
-    tokens: One completion; slots where the mask is False may hold anything.
-    completion_mask: True on tokens that exist.
-    opening: Id of the opening tag.
-    closing: Id of the closing tag.
+  Tokens where the mask is False may be anything.
 
   Returns:
     The slots between the tags; not ok unless each occurs once, in order.
@@ -159,9 +150,6 @@ def last_span(
   closing: int,
 ) -> Span:
   """Finds the slots between the last `opening` and the `closing` after it.
-
-  Args:
-    tokens, completion_mask, opening, closing: As in `span`.
 
   Returns:
     The slots between the tags; not ok if there is no opening tag, or if the
@@ -219,10 +207,6 @@ def thought_span(
   completion_mask: jax.Array,  # [T] bool
 ) -> Span:
   """Finds the thought of a completion that follows the grammar to the letter.
-
-  Args:
-    tokens: As in `answer_span`.
-    completion_mask: True on tokens that exist.
 
   Returns:
     The slots of the thought, which may be empty. Not ok unless the completion

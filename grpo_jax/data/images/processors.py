@@ -357,9 +357,7 @@ def from_folder(
 ) -> Processor:
   """Reads the processor of a checkpoint.
 
-  Args:
-    folder: Folder with the files of the processor.
-    options: Values that replace those of the files, with keys of `OPTIONS`.
+  Options, with keys of `OPTIONS`, replace values of the files.
 
   Raises:
     FileNotFoundError: There are no such files.

@@ -100,7 +100,6 @@ def check_quantization(config: Any, *, packs_experts: bool) -> None:
   """Accepts a quantization_config that `fp8.py` or `mxfp4.py` can read.
 
   Args:
-    config: The value of the key.
     packs_experts: Whether the family's experts may be in four bits.
 
   Raises:
@@ -203,10 +202,7 @@ def sizes(
 ) -> dict[str, int]:
   """Removes keys whose values are sizes; returns the sizes by their fields.
 
-  Args:
-    keys: Keys that are left; all that are named must be there.
-    names: Key -> field.
-    allowed: Field -> the numbers that it may have.
+  `names` are the fields of keys, all there; `allowed` their numbers.
   """
   return {
     field: whole(key, take(keys, key), allowed[field])
@@ -691,7 +687,6 @@ def indexer(keys: Keys, *, interleaved: bool) -> dict[str, Any]:
   """Sizes of the indexers of DeepSeek's sparse attention, one in each layer.
 
   Args:
-    keys: Keys that are left.
     interleaved: Whether neighbouring channels are pairs, in the family's code.
   """
   count = keys["num_hidden_layers"]

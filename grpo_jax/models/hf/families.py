@@ -652,7 +652,6 @@ def turned_by_place(keys: Keys, default: tuple[int, ...]) -> dict[str, Any]:
   """Fields of positions by time, row and column, each for a part of a head.
 
   Args:
-    keys: Keys of the language model.
     default: Numbers of pairs of channels of the three, if a file has none.
   """
   for key in ("rope_scaling", "rope_parameters"):

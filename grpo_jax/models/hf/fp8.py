@@ -80,9 +80,6 @@ class Matrix(LazyTensor):
 def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
   """Tensors of the files, with a `Matrix` for each matrix and its factors.
 
-  Args:
-    tensors: Tensors of the files by name.
-
   Raises:
     ValueError: A matrix without factors, or factors of another shape.
   """

@@ -75,11 +75,6 @@ def files(
 ) -> dict[str, dict[str, Any]]:
   """Contents of the files that describe a tokenizer, by their names.
 
-  Args:
-    path: The file, for messages.
-    keys: Keys of the file.
-    vocab_size: Rows of the model's table.
-
   Raises:
     ValueError: The file has no tokenizer, one of another kind, or one that does
       not fit the model.

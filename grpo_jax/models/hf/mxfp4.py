@@ -101,9 +101,6 @@ def _bytes(tensor: Tensor) -> np.ndarray:
 def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
   """Tensors of the files, with a `Packed` for each pair of blocks and scales.
 
-  Args:
-    tensors: Tensors of the files by name.
-
   Raises:
     ValueError: Blocks without scales, or shapes that do not fit each other.
   """

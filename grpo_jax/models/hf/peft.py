@@ -124,8 +124,6 @@ def save(
 
   Args:
     directory: Folder for adapter_config.json and adapter_model.safetensors.
-    params: Parameters of a `lora_policy`.
-    config: The config of the adapters.
     base_model, revision: Folder or hub name of the base's checkpoint, and its
       revision on the hub; both are noted in the config file.
 
@@ -224,8 +222,6 @@ def load(
 
   Args:
     directory: Folder with adapter_config.json and adapter_model.safetensors.
-    params: Parameters of a `lora_policy` over the adapters' base.
-    config: The policy's config, with the rank, α and modules of the file.
 
   Raises:
     FileNotFoundError: A file is missing.

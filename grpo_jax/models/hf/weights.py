@@ -335,7 +335,6 @@ def split(
   """Tensors of the files, with fused tensors replaced by their parts.
 
   Args:
-    tensors: Tensors of the files by name.
     shapes: Shapes of all tensors that a model needs; parts instead of fused
       tensors.
     table: The fused tensors of the family.
@@ -918,7 +917,6 @@ def _change_config(path: pathlib.Path, dtype: str, later_layers: bool) -> None:
   """Says in config.json what differs from the source.
 
   Args:
-    path: The file, a copy of the source's.
     dtype: Dtype of the tensors, to which `transformers` converts.
     later_layers: False if there are no layers that predict later tokens.
   """

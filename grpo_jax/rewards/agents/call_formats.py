@@ -166,9 +166,7 @@ class Format:
   ) -> tuple[str, ...]:
     """Writes results behind an action: (markup, result, markup, …, markup).
 
-    Args:
-      results: Results of the calls of the action, in their order; at least one.
-      ended: True if the action has the end token of its turn.
+    There is at least one result. `ended`: the action has its turn's end token.
     """
     parts = ["" if ended else self.ends[0]]
     for number, result in enumerate(results):
@@ -181,12 +179,9 @@ class Format:
 def named(
   name: str, opening: str = "", markup: Sequence[str] | None = None
 ) -> Format:
-  """Returns a format by its name.
+  """Returns a format of `FORMATS` by its name.
 
-  Args:
-    name: One of `FORMATS`.
-    opening: See `Format`.
-    markup: (before, between, after), in the place of the format's own.
+  A `markup` is (before, between, after), in the place of the format's own.
 
   Raises:
     ValueError: The format does not exist, or the markup is not three texts.

@@ -356,13 +356,7 @@ class CodingSession(tools.ToolSession):
 def make(
   prompt: str, extras: dict[str, Any], seed: int, **options: Any
 ) -> CodingSession:
-  """The factory of sessions; nothing in it is random.
-
-  Args:
-    prompt: Ignored.
-    extras: A record; see the module.
-    seed: Ignored.
-    **options: Those of `tools.Options` that are named in the signature.
+  """The factory of sessions, with some of `tools.Options`; nothing is random.
 
   Raises:
     ValueError: The record or an option has another form.

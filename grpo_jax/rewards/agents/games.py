@@ -105,8 +105,6 @@ class GymnasiumGame:
     Args:
       name: "package.module:Class", or a function that makes an environment; or
         a name that is registered.
-      seed: Seed of the episode.
-      kwargs: Arguments of the class.
       success: The entry of `info` that says that the episode has been solved;
         empty: the last reward of an episode that has ended is positive.
 
@@ -300,9 +298,7 @@ class TextarenaGame:
     """Begins the game, up to the first turn of the policy.
 
     Args:
-      name: "TicTacToe-v0", or another one of `names`.
       seed: Seed of the game and of the opponents' random numbers.
-      opponent: The player in all other seats.
       kwargs: Settings of the game beside those of its name.
       players: Number of players; None: see `count_players`.
       seat: The policy's seat; or "alternate": the seed modulo the players.
@@ -613,10 +609,6 @@ def problem(seed: int, **options: Any) -> tuple[str, dict[str, Any]] | None:
   """Returns a prompt and its extras, for the source "environment".
 
   None if the game is over before it is the policy's turn.
-
-  Args:
-    seed: Seed of the game.
-    **options: Options of `make`.
   """
   with _as_in_a_session():
     try:
@@ -633,11 +625,6 @@ def lesson(
   prompt: str, extras: Mapping[str, Any], **options: Any
 ) -> list[tuple[str, Observation]]:
   """Plays a game with the teacher; returns its actions and observations.
-
-  Args:
-    prompt: Prompt of a problem.
-    extras: Extras of the same problem.
-    **options: Options of `make`.
 
   Raises:
     ValueError: As in `make`, or the teacher does not know what to do.

@@ -100,12 +100,7 @@ class Interceptor:
   def decide(
     self, actions: Sequence[str], contexts: Sequence[str]
   ) -> list[Event]:
-    """Decides about the calls in some actions.
-
-    Args:
-      actions: Actions of policies.
-      contexts: The text before each action.
-    """
+    """Decides about the calls in some actions, by the texts before them."""
     calls = [self._call(action) for action in actions]
     flagged = [
       i

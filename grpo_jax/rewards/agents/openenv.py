@@ -265,9 +265,7 @@ class Connection:
     """Connects.
 
     Args:
-      url: Address of the server.
       timeout_s: Seconds for the connection, and for each answer.
-      token: What the server asks for; may be empty.
 
     Raises:
       ServerError: The server cannot be reached, or is none of WebSockets.
@@ -325,11 +323,7 @@ class Connection:
       timer.cancel()
 
   def ask(self, kind: str, data: Mapping[str, Any] | None = None) -> Any:
-    """Asks, and returns the data of the answer, a dictionary.
-
-    Args:
-      kind: "reset", "step" or "state".
-      data: Data of the question.
+    """Asks "reset", "step" or "state"; returns the data of the answer.
 
     Raises:
       ServerError: The answer is an error, or none of the protocol, or the
@@ -393,9 +387,6 @@ class RemoteEpisode:
     """Begins the episode.
 
     Args:
-      options: Settings of the session.
-      name: Name of the environment.
-      seed: Seed of the episode.
       reset: Arguments of `reset`, beside those of the server.
       place: Number, from 0 on, that chooses among several addresses.
 
@@ -592,9 +583,7 @@ def make(
 def problem(seed: int, **options: Any) -> tuple[str, dict[str, Any]]:
   """Returns a prompt and its extras, for the source "environment".
 
-  Args:
-    seed: Seed of the episode, which also chooses the environment.
-    **options: `OpenEnvOptions`.
+  The seed also chooses the environment.
   """
   config = OpenEnvOptions(**options)
   exceptions()
@@ -658,7 +647,6 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
 
   Args:
     chat_text: (messages) -> text with a generation prompt.
-    **options: `OpenEnvOptions`.
 
   Returns:
     The chat template's text around results that are empty, for the largest

@@ -47,10 +47,6 @@ class PythonSession:
   def __init__(self, extras: dict[str, Any], python: interpreter.Interpreter):
     """Begins an episode.
 
-    Args:
-      extras: The record's extras, with the right "answer" as text.
-      python: The tool; it is closed with the session.
-
     Raises:
       KeyError: The extras have no answer.
     """
@@ -106,14 +102,7 @@ def make(
   memory: int = 512 << 20,
   cpu_s: int = 30,
 ) -> PythonSession:
-  """The factory of sessions; nothing in it is random.
-
-  Args:
-    prompt: Ignored.
-    extras: The record's extras, with "answer".
-    seed: Ignored.
-    sandbox, call_s, total_s, max_calls, max_bytes, memory, cpu_s: See
-      `interpreter.Interpreter`.
+  """The factory of sessions of an `Interpreter`; nothing in it is random.
 
   Raises:
     KeyError: The extras have no answer.

@@ -262,7 +262,6 @@ class CalculatorSession:
       prompt: `12+34*5=`.
       extras: The record's extras; "leak" is True if the leak is open, and False
         by default.
-      python: The tool.
 
     Raises:
       ValueError: The prompt is not such a problem.

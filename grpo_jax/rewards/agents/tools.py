@@ -277,12 +277,9 @@ def _strict(schema: Any) -> Any:
 
 
 class Passage(NamedTuple):
-  """A passage of the corpus.
+  """A passage of the corpus, whose title may be empty.
 
-  Attributes:
-    id: The field `id` of the file, or the number of the line, from 1 on.
-    title: Title; may be empty.
-    text: The passage.
+  The id is the field `id` of the file, or the number of the line, from 1 on.
   """
 
   id: str
@@ -314,14 +311,7 @@ class Index:
     )
 
   def find(self, query: str, count: int) -> list[Passage]:
-    """Returns the passages that fit best, best first.
-
-    A passage without any of the words is not returned.
-
-    Args:
-      query: Words.
-      count: Most passages.
-    """
+    """Returns the passages with any of the words that fit best, best first."""
     import numpy as np
 
     vocabulary = self._scores.vocab_dict
@@ -557,11 +547,8 @@ class ToolSession:
     """Begins an episode, and starts nothing.
 
     Args:
-      options: Format and limits.
-      check: Finds mistakes in calls.
       tools: The tools by name, which cut their results to `max_bytes`.
       grade: The reward of an answer, 1 or more for a right one.
-      close: Called at the end.
     """
     self._options, self._check, self._tools = options, check, tools
     self._grade_of, self.close = grade, close
@@ -943,7 +930,6 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
 
   Args:
     chat_text: (messages) -> text with a generation prompt.
-    **options: Options of the factory.
 
   Returns:
     The longest markup of an observation, without results. A row needs room

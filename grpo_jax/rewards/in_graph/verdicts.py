@@ -20,10 +20,8 @@ def read(
 ) -> jax.Array:  # [B] float32
   """Returns the reward of each row's verdict; NaN without a verdict.
 
-  Without a marker, a row that was cut has no verdict: its last word is unknown.
-
-  Args:
-    text, verdicts, marker: See `rewards.rubrics.read`.
+  See `rewards.rubrics.read`. Without a marker, a row that was cut has no
+  verdict: its last word is unknown.
   """
   data = text.bytes
   upper = (data >= ord("A")) & (data <= ord("Z"))

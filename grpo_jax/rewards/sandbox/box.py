@@ -286,11 +286,8 @@ class Box:
     """Runs a program in a box of its own.
 
     Args:
-      program: Python code.
-      data: The program's standard input.
       calls: Expressions to evaluate after it, in the same process. The output
         then has their values; see `answers`.
-      limits: The limits of the program.
 
     Raises:
       RuntimeError: The box has failed before the program began.
@@ -319,7 +316,6 @@ class Box:
     not count.
 
     Args:
-      program: Python code.
       stack: At its end the program is killed, with its box.
       limits: The limits of the program. `wall_s` is for its start.
 

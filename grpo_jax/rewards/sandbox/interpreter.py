@@ -267,11 +267,7 @@ def _talk(
 ) -> str:
   """Sends a block, and collects its output until its end; returns a status.
 
-  Args:
-    process: The interpreter; its pipes do not block.
-    code: The block.
-    end: Deadline; time.monotonic().
-    output: Takes the block's output.
+  The pipes do not block; the deadline `end` is in time.monotonic().
   """
   asks, says, tells = map(
     _fileno, (process.stdin, process.stdout, process.stderr)

@@ -524,12 +524,6 @@ def score(
   again together.
 
   Args:
-    scorer: The scorer of the rows.
-    prompts: As in `HostScorer.score`, and so are the next four.
-    completions: The completions of each row.
-    ids: The ids of each row.
-    extras: The extras of each row.
-    tokens: The tokens of each row.
     correct: The component that is 0 if a row times out again.
 
   Returns:

@@ -108,13 +108,11 @@ class JudgeService:
 
     Args:
       url: Address of the API, such as "https://host/v1".
-      model: Name of the model there.
       rubric: See `rubrics.py`.
       words, marker: See `rubrics.read`.
       max_tokens: Most tokens of an answer.
       key_variable: Environment variable with the key; empty: no key is sent.
       options: Further fields of a question; None removes a field.
-      limits: Limits of the cost.
       domains: Domains that it judges, by `extras["domain"]`; None: all rows.
 
     Raises:
@@ -141,10 +139,7 @@ class JudgeService:
   def check(
     self, prompt: str, completion: str, fields: Mapping[str, Any]
   ) -> None:
-    """Asks once, with one try.
-
-    Args:
-      prompt, completion, fields: Values of a row, as in `score`.
+    """Asks once, with one try, about the values of a row.
 
     Raises:
       ImportError: The `aiohttp` package is missing.
@@ -171,13 +166,6 @@ class JudgeService:
     step_timeout_s: float,
   ) -> host.WorkerScores:
     """Judges B rows, in order; after `step_timeout_s` the others fail.
-
-    Args:
-      name: Name of the component.
-      prompts: Text of the prompt of each row.
-      completions: Text of the completion of each row.
-      extras: Fields of the record of each row.
-      step_timeout_s: Seconds for all rows.
 
     Returns:
       The scores; NaN for rows of other domains, and for rows that failed.

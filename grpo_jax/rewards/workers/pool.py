@@ -324,7 +324,6 @@ class Pool:
     """Has workers answer all rows; after `timeout_s - used_s` the others fail.
 
     Args:
-      call: The rows and their results.
       timeout_s: Seconds for this call and earlier calls that belong to it.
       used_s: Seconds that the earlier calls have taken.
 
@@ -384,9 +383,7 @@ class Pool:
   def advance(self, call: PoolCall, end: float) -> None:
     """Sends rows to idle workers, waits for answers, and handles them.
 
-    Args:
-      call: The rows and their results.
-      end: Latest end of the wait; time.monotonic().
+    The wait ends at `end`, in time.monotonic().
     """
     self._excuse(time.monotonic() - self._left_at)
     try:

@@ -192,9 +192,7 @@ def end_below(pid: int) -> None:
 def below(pid: int, states: str = "") -> set[int]:
   """Returns the descendants of a process; none on a system without /proc.
 
-  Args:
-    pid: Process id.
-    states: States of the wanted processes, as in /proc; "": the living.
+  They have one of the `states`, as in /proc; "": the living.
   """
   descendants: set[int] = set()
   waiting = [pid]

@@ -124,13 +124,7 @@ def failure_of(
   error: BaseException,
   function: Callable[..., typing.Any] | None = None,
 ) -> frames.Failure:
-  """Returns the failure of a row.
-
-  Args:
-    name: The name of the function.
-    error: The exception, or an error about the function's result.
-    function: The function, to name its place.
-  """
+  """Returns the failure of a row, with the place of the function."""
   kind = "timeout" if isinstance(error, TimeoutError) else "raised"
   place = place_of(error, function)
   return kind, f"{name}: {type(error).__name__}: {str(error)[:300]}{place}"

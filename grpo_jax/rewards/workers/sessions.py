@@ -126,7 +126,6 @@ class HostSessions:
     """Begins an episode for each row; those of the previous rollout are over.
 
     Args:
-      prompts: Decoded prompt of each row.
       extras: Data of each row for the factory; plain data.
       seeds: Seed of each row, from 0 on.
 
@@ -380,13 +379,7 @@ class GuardedSessions:
     interceptor: interceptor_lib.Interceptor,
     close: Callable[[], None] = lambda: None,
   ):
-    """Takes the sessions over.
-
-    Args:
-      inner: The sessions that get the calls that pass.
-      interceptor: Decides about calls.
-      close: Called at the end, after that of the sessions.
-    """
+    """Takes the sessions over; `close` is called after their own."""
     self._inner = inner
     self._interceptor = interceptor
     self._close = close

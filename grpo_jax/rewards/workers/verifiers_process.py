@@ -58,7 +58,6 @@ class VerifiersEnvironment:
   """The process of an environment, with its examples.
 
   Attributes:
-    path: Path of the environment.
     names: Names of its metrics.
     examples: Prompt, answer and tools of each task, by split; see
       `verifiers_episodes.LoadedEnvironment.example`.
@@ -74,7 +73,6 @@ class VerifiersEnvironment:
     """Starts the process and waits for the examples.
 
     Args:
-      path: Id or import path of a taskset.
       options: As in `verifiers_episodes.LoadedEnvironment`.
       variables: Names of environment variables that the process gets besides
         those of `processes.VARIABLES`.
@@ -119,7 +117,6 @@ class VerifiersEnvironment:
     """Begins episodes.
 
     Args:
-      number: Number of this call.
       rows: For each episode its `row`, `split` and `example`, and the `model`
         that it asks for.
       url, token: Address of the policy, and its token.
