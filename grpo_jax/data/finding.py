@@ -180,9 +180,8 @@ def fitting(
   """
   indices = np.arange(len(source))
   if sources.task_of(source) is None:
-    indices = np.array(
-      [i for i in range(len(source)) if _accepts(encode_rows, source[i])], int
-    )
+    encoded = (encode_rows([source[i]])[0] for i in range(len(source)))
+    indices = np.array([i for i, x in enumerate(encoded) if x is not None], int)
   if num_dropped := len(source) - len(indices):
     logging.warning(
       "config.data: left out %d of %d records that are too long",
@@ -195,8 +194,3 @@ def fitting(
       " raise it (and max_completion_len), or shorten the template."
     )
   return indices
-
-
-def _accepts(encode_rows: EncodeRows, record: Record) -> bool:
-  (ids,) = encode_rows([record])
-  return ids is not None

@@ -92,7 +92,9 @@ def near_duplicates(
   grams: dict[int, set[tuple]] = {}
   for number, prompt in enumerate(prompts):
     if number not in same:
-      grams[number] = _grams(prompt)
+      tokens = tuple(prompt)
+      count = max(len(tokens) - GRAM + 1, 1)
+      grams[number] = {tokens[i : i + GRAM] for i in range(count)}
       frequency.update(grams[number])
   order = {
     gram: i for i, (gram, _) in enumerate(reversed(frequency.most_common()))
@@ -120,12 +122,6 @@ def near_duplicates(
     for gram in rarest[:prefix]:
       index[gram].append(number)
   return sorted(pairs)
-
-
-def _grams(prompt: Sequence[Hashable]) -> set[tuple]:
-  tokens = tuple(prompt)
-  count = max(len(tokens) - GRAM + 1, 1)
-  return {tokens[i : i + GRAM] for i in range(count)}
 
 
 def of_duplicates(prompts: Sequence[Sequence[Hashable]]) -> list[Finding]:

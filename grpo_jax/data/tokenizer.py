@@ -197,12 +197,6 @@ _MAX_STRIPPED = 8
 _SAMPLE = "  A 7%:\t<answer>\\frac{1}{2}</answer>\n\nπ ≈ 3,14 é 😀 数"
 
 
-def _decoders(tokenizer: Any) -> Iterator[dict]:
-  """The steps of a tokenizer's decoder, in the format of its file."""
-  decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
-  yield from decoder.get("decoders", [decoder])
-
-
 def byte_alphabet() -> dict[str, int]:
   """Maps characters of byte-level tokens to the bytes that they stand for.
 
@@ -227,7 +221,8 @@ def token_bytes(
     size: Number of ids; ids that the tokenizer does not have write nothing.
     dropped: Ids that are left out of texts.
   """
-  kinds = {step.get("type") for step in _decoders(tokenizer)}
+  decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
+  kinds = {step.get("type") for step in decoder.get("decoders", [decoder])}
   alphabet = byte_alphabet() if "ByteLevel" in kinds else {}
   probe = _probe(tokenizer, size, dropped)
   opening = _text(tokenizer, [probe])

@@ -193,24 +193,13 @@ def _precision(table: np.ndarray, least: float) -> float:
   return float(padded[np.minimum(places, count)].mean())
 
 
-class Matched(NamedTuple):
-  """Detections in pairs with gold objects.
-
-  Attributes:
-    indices: IoU of each pair.
-    right_labels: Number of pairs with the same label.
-  """
-
-  indices: list[float]
-  right_labels: int
-
-
 def matched(
   detections: Sequence[Detection], gold: Sequence[Detection], least: float
-) -> Matched:
-  """Pairs the nearest boxes first, whatever their labels are.
+) -> tuple[list[float], int]:
+  """IoU of each pair, and the number of pairs with the same label.
 
-  Only the first `MAX_BOXES` detections count; `least` is the least IoU.
+  The nearest of the first `MAX_BOXES` boxes are paired first, whatever their
+  labels are; `least` is the least IoU.
   """
   detections = detections[:MAX_BOXES]
   table = _table([x.box for x in detections], [x.box for x in gold])
@@ -221,7 +210,7 @@ def matched(
     right += detections[row].label == gold[column].label
     table[row, :] = -1.0
     table[:, column] = -1.0
-  return Matched(indices, right)
+  return indices, right
 
 
 def _of_answers(score: Callable[..., float]) -> Callable[..., list[float]]:
@@ -381,13 +370,13 @@ def detection_score(
   detections = detections_in(answer)
   if not detections:
     return 0.0
-  pairs = matched(detections, right, threshold)
-  count = len(pairs.indices)
+  indices, num_same = matched(detections, right, threshold)
+  count = len(indices)
   missed = (len(right) - count) / len(right)
   alarms = (len(detections) - count) / len(detections)
   parts = (
-    sum(pairs.indices) / len(right),
-    pairs.right_labels / len(right),
+    sum(indices) / len(right),
+    num_same / len(right),
     1.0 - (missed + alarms) / 2,
   )
   total = sum(w * x for w, x in zip(weights, parts, strict=True))

@@ -71,8 +71,8 @@ def example(
 ) -> Example:
   """Draws one problem; see `Task.example`. Extras: prefix [max_len], padded."""
 
-  def sample(rng: np.random.Generator) -> list[int]:
-    """Draws a walk that leaves a bracket open."""
+  def sample(rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """Draws a walk that leaves brackets open, and their closers."""
     while True:
       length = int(rng.integers(1, max_len + 1))
       walk: list[int] = []
@@ -86,10 +86,9 @@ def example(
         else:
           walk.append(CLOSERS[stack.pop()])
       if stack:
-        return walk
+        return walk, [CLOSERS[kind] for kind in reversed(stack)]
 
-  walk = task_lib.draw(rng, split, sample, identity=list)
-  answer = _closers(walk)
+  walk, answer = task_lib.draw(rng, split, sample, identity=lambda x: x[0])
   if rng.random() < teacher_error:
     answer.reverse()
   return Example.of(
@@ -97,17 +96,6 @@ def example(
     vocab.wrapped(answer, tags),
     {"prefix": vocab.padded(walk, max_len)},
   )
-
-
-def _closers(walk: list[int]) -> list[int]:
-  """Closers of the brackets that a walk leaves open, the last one first."""
-  stack: list[int] = []
-  for token in walk:
-    if token in OPENERS:
-      stack.append(CLOSERS[OPENERS.index(token)])
-    else:
-      stack.pop()
-  return stack[::-1]
 
 
 def verify(
@@ -157,8 +145,8 @@ def verify_numpy(
 ) -> dict[str, float]:
   """Twin of `verify`, which deletes pairs from the text until none is left."""
   text = vocab.decode(extras["prefix"])
-  while (shorter := _without_pairs(text)) != text:
-    text = shorter
+  while any(pair in text for pair in ("()", "[]", "{}")):
+    text = text.replace("()", "").replace("[]", "").replace("{}", "")
   gold = text[::-1].translate(str.maketrans("([{", ")]}"))
   answer = vocab.answer_words(vocab.words(tokens, completion_mask), tags) or []
   matches = sum(x == y for x, y in zip(answer, gold, strict=False))
@@ -166,7 +154,3 @@ def verify_numpy(
     "accuracy": float(answer == list(gold)),
     "position": matches / max(len(answer), len(gold)),
   }
-
-
-def _without_pairs(text: str) -> str:
-  return text.replace("()", "").replace("[]", "").replace("{}", "")

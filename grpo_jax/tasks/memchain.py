@@ -22,7 +22,6 @@ up to 8 tokens, and 64 with summaries of 4, the length of the teacher's.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -128,7 +127,16 @@ def make(
     example=task_lib.bound(example, options),
     verify=None,
     verify_numpy=None,
-    environment=_environment(num_steps, num_digits, per_step, brief),
+    environment=Environment(
+      max_turns=num_steps,
+      max_action_len=ANSWER_LEN,
+      max_observation_len=max(QUESTION_LEN, per_step - 1),
+      action_ends=(vocab.EOS,),
+      reset=task_lib.bound(reset, options),
+      step=step,
+      scores=scores,
+      action_len=action_len,
+    ),
     compaction=compactions,
     lesson=task_lib.bound(lesson, options) if compaction else None,
     replay_numpy=replay_numpy,
@@ -151,24 +159,6 @@ def lesson(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
   """Draws any context of an episode; see `Task.lesson`."""
   examples = contexts(rng, split)
   return examples[int(rng.integers(len(examples)))]
-
-
-def _environment(
-  num_steps: int, num_digits: int, per_step: int, brief: bool
-) -> Environment:
-  """The environment, which shows distractors, and at last the question."""
-  return Environment(
-    max_turns=num_steps,
-    max_action_len=ANSWER_LEN,
-    max_observation_len=max(QUESTION_LEN, per_step - 1),
-    action_ends=(vocab.EOS,),
-    reset=functools.partial(
-      reset, num_steps=num_steps, num_digits=num_digits, brief=brief
-    ),
-    step=step,
-    scores=scores,
-    action_len=action_len,
-  )
 
 
 def _compactions(

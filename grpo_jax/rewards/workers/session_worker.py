@@ -198,12 +198,6 @@ def _answer(session: Any, request: SessionRequest) -> SessionAnswer:
   return SessionAnswer(observation, reward, done, scores)
 
 
-def _has_rewards(answer: SessionAnswer) -> bool:
-  """Returns True if the numbers of an answer can be rewards."""
-  values = (answer.reward, *(answer.scores or {}).values())
-  return all(x is None or abs(x) <= ranges.MAX_REWARD for x in values)
-
-
 def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
   """Answers the requests of one row until its scores are known."""
   session = None
@@ -217,7 +211,8 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
         random.seed(request.beginning.seed)  # Forks would draw alike.
         session = make(*request.beginning)
       answer = _answer(session, request)
-      if not _has_rewards(answer):
+      values = (answer.reward, *(answer.scores or {}).values())
+      if not all(x is None or abs(x) <= ranges.MAX_REWARD for x in values):
         failure = (
           "nan",
           f"environment: {str(answer)[:300]}: a number that is NaN, infinite or"
