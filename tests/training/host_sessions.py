@@ -27,7 +27,7 @@ class Calculator:
     return text, turn.reward, turn.done
 
   def scores(self):
-    return dict(self._episode.scores)
+    return dict(self._episode.scores())
 
 
 class Verbose(Calculator):

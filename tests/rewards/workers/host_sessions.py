@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 
-from grpo_jax.rewards.agents import python_tool
 from tests.rewards.workers import bad_verifiers
 
 
@@ -145,27 +144,6 @@ def _fail():
 
 
 without_a_tool.before_session = _fail
-
-
-class Calculator(python_tool.CalculatorSession):
-  """Session that names the process of its calculator, and may stop it."""
-
-  def step(self, action):
-    if action == "pid":
-      return str(self._python._process.pid), 0.0, False
-    if action == "hang":
-      os.kill(self._python._process.pid, signal.SIGSTOP)
-      self._python._timeout_s = 0.1
-      action = "<tool>1+1</tool>"
-    return super().step(action)
-
-
-def calculator(prompt, extras, seed):
-  del seed
-  return Calculator(prompt, extras, python=python_tool._SHARED)
-
-
-vars(calculator).update(vars(python_tool.make))
 
 
 class Greeting(Session):
