@@ -43,8 +43,7 @@ from grpo_jax.data.conversations import Message
 from grpo_jax.data.encoder import Encoder
 
 _jinja2 = functools.partial(
-  *(optional.package, "jinja2", "hf", "a chat template"),
-  *("ext", "meta", "sandbox"),
+  optional.package, "jinja2", "hf", "a chat template", "ext", "meta", "sandbox"
 )
 MAX_SECONDS = 5.0
 MAX_SIZE = 2**22  # Characters, or entries.

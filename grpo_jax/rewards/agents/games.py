@@ -213,7 +213,7 @@ _NUM_PLAYERS = (2, 1, *range(3, 16))
 # Moves of others between two moves of the policy, or after it has left.
 _MAX_MOVES = 1000
 _textarena = functools.partial(
-  *(optional.package, "textarena", "games", "textarena:", "envs.registration")
+  optional.package, "textarena", "games", "textarena:", "envs.registration"
 )
 
 

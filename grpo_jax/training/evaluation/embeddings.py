@@ -74,8 +74,10 @@ def measure(
     for first in range(0, len(records), batch_size):
       part = encoded[first : first + batch_size]
       part += [part[-1]] * (batch_size - len(part))
+      prompts, completions = zip(*part, strict=True)
       batch = pipeline.supervised_batch(
-        *zip(*part, strict=True),
+        prompts,
+        completions,
         problem.max_prompt_len,
         problem.max_new_tokens,
         problem.tokenizer.pad_id,
