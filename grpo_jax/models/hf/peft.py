@@ -21,40 +21,23 @@ from grpo_jax.models.hf import safetensors
 from grpo_jax.models.policies import lora
 from grpo_jax.types import PyTree
 
-# Layers of a tower in transformers' models, and names of its adapters there.
-_QWEN = {"qkv": "attn.qkv", "out": "attn.proj"}
-_TOWERS = {
-  "qwen2_5_vl": (
-    "model.visual.blocks",
-    {
-      **_QWEN,
-      **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
-    },
-  ),
-  "qwen2_vl": (
-    "model.visual.blocks",
-    {**_QWEN, "up": "mlp.fc1", "down": "mlp.fc2"},
-  ),
-  "qwen3_vl": (
-    "model.visual.blocks",
-    {**_QWEN, "up": "mlp.linear_fc1", "down": "mlp.linear_fc2"},
-  ),
-  "siglip": (
-    "model.vision_model.encoder.layers",
-    {
-      "query": "self_attn.q_proj",
-      "key": "self_attn.k_proj",
-      "value": "self_attn.v_proj",
-      "out": "self_attn.out_proj",
-      "up": "mlp.fc1",
-      "down": "mlp.fc2",
-    },
-  ),
-}
-
-
-# Names of an MLP without a gate in nanochat.
+# Names of an MLP without a gate, in nanochat and in towers.
 _NO_GATE = {"up": "mlp.fc1", "down": "mlp.fc2"}
+# Layers of a tower in transformers' models, and names of its adapters there.
+_BLOCKS = "model.visual.blocks"
+_QWEN = {"qkv": "attn.qkv", "out": "attn.proj"}
+_GATED = {x: f"mlp.{x}_proj" for x in ("gate", "up", "down")}
+_SIGLIP = {"query": "self_attn.q_proj", "key": "self_attn.k_proj"}
+_SIGLIP |= {"value": "self_attn.v_proj", "out": "self_attn.out_proj"}
+_TOWERS = {
+  "qwen2_5_vl": (_BLOCKS, _QWEN | _GATED),
+  "qwen2_vl": (_BLOCKS, _QWEN | _NO_GATE),
+  "qwen3_vl": (
+    _BLOCKS,
+    _QWEN | {"up": "mlp.linear_fc1", "down": "mlp.linear_fc2"},
+  ),
+  "siglip": ("model.vision_model.encoder.layers", _SIGLIP | _NO_GATE),
+}
 
 
 class _Model(NamedTuple):

@@ -134,11 +134,7 @@ def _result(prompt: str) -> int:
   if problem is None:
     raise ValueError(f"python_tool: {prompt!r:.80} is not as '12+34*5='.")
   x, first, y, second, z = problem.groups()
-  return _calculate(_calculate(int(x), first, int(y)), second, int(z))
-
-
-def _calculate(a: int, sign: str, b: int) -> int:
-  return {"+": a + b, "-": a - b, "*": a * b}[sign]
+  return eval(f"({int(x)} {first} {int(y)}) {second} {int(z)}")
 
 
 def make(prompt: str, extras: dict[str, Any], seed: int) -> CalculatorSession:
