@@ -36,6 +36,29 @@ _ROUTED = {
   "router_scores": "sigmoid",
   "tied_embeddings": False,
 }
+_LATENT = _ROUTED | {
+  "expert_width": 2048,
+  "latent_width": 512,
+  "num_experts": 256,
+  "query_latent_width": 1536,
+  "rotary_interleaved": True,
+  "rotary_width": 64,
+  "shared_width": 2048,
+}
+_KIMI = _LATENT | {
+  "head_dim": 192,
+  "rope_original_len": 4096,
+  "rope_scaling": "yarn",
+  "value_dim": 128,
+}
+_DEEPSEEK3 = _KIMI | {
+  # 192^−½ · (0.1 · ln 40 + 1)²
+  "attention_scale": 192**-0.5 * 1.3688879454113936**2,
+  "groups_per_token": 4,
+  "rope_factor": 40,
+  "rope_high_freq": 32,
+  "router_groups": 8,
+}
 _GEMMA4 = {
   "activation": "gelu",
   "attention_scale": 1.0,
@@ -339,78 +362,29 @@ PUBLISHED = {
     },
   ),
   # With the biases of routers, without the layer that predicts two tokens.
-  "DeepSeek-V3": (
-    671_026_419_200,
-    _ROUTED
-    | {
-      # 192^−½ · (0.1 · ln 40 + 1)²
-      "attention_scale": 192**-0.5 * 1.3688879454113936**2,
-      "expert_width": 2048,
-      "groups_per_token": 4,
-      "head_dim": 192,
-      "latent_width": 512,
-      "num_experts": 256,
-      "query_latent_width": 1536,
-      "rope_factor": 40,
-      "rope_high_freq": 32,
-      "rope_original_len": 4096,
-      "rope_scaling": "yarn",
-      "rotary_interleaved": True,
-      "rotary_width": 64,
-      "router_groups": 8,
-      "shared_width": 2048,
-      "value_dim": 128,
-    },
-  ),
-  # The same, with other numbers.
+  "DeepSeek-V3": (671_026_419_200, _DEEPSEEK3),
   "Kimi-K2": (
     1_026_408_232_448,
-    _ROUTED
+    _KIMI
     | {
       # 192^−½ · (0.1 · ln 32 + 1)²
       "attention_scale": 192**-0.5 * 1.3465735902799727**2,
-      "expert_width": 2048,
-      "head_dim": 192,
-      "latent_width": 512,
       "num_dense_layers": 1,
       "num_experts": 384,
-      "query_latent_width": 1536,
       "rope_factor": 32.0,
       "rope_high_freq": 1.0,
-      "rope_original_len": 4096,
-      "rope_scaling": "yarn",
       "rope_theta": 5e4,
-      "rotary_interleaved": True,
-      "rotary_width": 64,
       "router_scale": 2.827,
-      "shared_width": 2048,
-      "value_dim": 128,
     },
   ),
   # DeepSeek-V3 and its indexers.
   "DeepSeek-V3.2": (
     671_877_944_064,
-    _ROUTED
+    _DEEPSEEK3
     | {
-      "attention_scale": 192**-0.5 * 1.3688879454113936**2,
-      "expert_width": 2048,
-      "groups_per_token": 4,
-      "head_dim": 192,
       "indexer": architecture.IndexerConfig(
         num_heads=64, head_dim=128, top_k=2048
-      ),
-      "latent_width": 512,
-      "num_experts": 256,
-      "query_latent_width": 1536,
-      "rope_factor": 40,
-      "rope_high_freq": 32,
-      "rope_original_len": 4096,
-      "rope_scaling": "yarn",
-      "rotary_interleaved": True,
-      "rotary_width": 64,
-      "router_groups": 8,
-      "shared_width": 2048,
-      "value_dim": 128,
+      )
     },
   ),
   "DeepSeek-V4-Flash-Base": (
@@ -449,22 +423,16 @@ PUBLISHED = {
   ),
   "GLM-5": (
     743_911_218_432,
-    _ROUTED
+    _LATENT
     | {
       "attention_scale": 256**-0.5,
-      "expert_width": 2048,
       "head_dim": 256,
       "indexer": architecture.IndexerConfig(
         num_heads=32, head_dim=128, top_k=2048, interleaved=True
       ),
-      "latent_width": 512,
       "norm_eps": 1e-5,
-      "num_experts": 256,
       "query_latent_width": 2048,
       "rope_theta": 1e6,
-      "rotary_interleaved": True,
-      "rotary_width": 64,
-      "shared_width": 2048,
       "value_dim": 256,
     },
   ),
