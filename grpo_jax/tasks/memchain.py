@@ -127,16 +127,7 @@ def make(
     example=task_lib.bound(example, options),
     verify=None,
     verify_numpy=None,
-    environment=Environment(
-      max_turns=num_steps,
-      max_action_len=ANSWER_LEN,
-      max_observation_len=max(QUESTION_LEN, per_step - 1),
-      action_ends=(vocab.EOS,),
-      reset=task_lib.bound(reset, options),
-      step=step,
-      scores=scores,
-      action_len=action_len,
-    ),
+    environment=_environment(options, per_step),
     compaction=compactions,
     lesson=task_lib.bound(lesson, options) if compaction else None,
     replay_numpy=replay_numpy,
@@ -159,6 +150,20 @@ def lesson(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
   """Draws any context of an episode; see `Task.lesson`."""
   examples = contexts(rng, split)
   return examples[int(rng.integers(len(examples)))]
+
+
+def _environment(options: Mapping[str, Any], per_step: int) -> Environment:
+  """The environment, which shows distractors, and at last the question."""
+  return Environment(
+    max_turns=options["num_steps"],
+    max_action_len=ANSWER_LEN,
+    max_observation_len=max(QUESTION_LEN, per_step - 1),
+    action_ends=(vocab.EOS,),
+    reset=task_lib.bound(reset, options),
+    step=step,
+    scores=scores,
+    action_len=action_len,
+  )
 
 
 def _compactions(
