@@ -21,6 +21,14 @@ import pytest
 
 from tests.golden import advantages, losses
 
+# Of the shipped excerpt, one function of each kind: the others are slow tests.
+_FAST = (
+  *("adv_grpo_verl", "adv_reinforce_pp_verl", "adv_rloo_trl", "agg_loss_verl"),
+  *("entropy_and_logprobs_from_logits_verl", "gae_verl", "kl_penalty_verl"),
+  *("policy_gspo_verl", "policy_vanilla_verl", "rollout_is_weights_verl"),
+  *("rollout_rejection_mask_verl", "trl_gkd_generalized_jsd", "trl_loss_grpo"),
+  *("trl_reward_bt", "trl_vllm_is_ratio", "value_loss_verl"),
+)
 CHECKS = advantages.CHECKS | losses.CHECKS
 NOT_REPRODUCED = advantages.NOT_REPRODUCED | losses.NOT_REPRODUCED
 NOT_COMPARED = advantages.NOT_COMPARED | losses.NOT_COMPARED
@@ -114,10 +122,16 @@ def check_file(directory, name: str) -> tuple[str, int]:
 def pytest_generate_tests(metafunc):
   if "npz" in metafunc.fixturenames:
     directories = metafunc.config.stash[metafunc.config.golden_key]
+    every = bool(metafunc.config.getoption("golden"))
     metafunc.parametrize(
       "directory, npz",
       [
-        pytest.param(directory, name, id=f"{directory.name}-{name[:-4]}")
+        pytest.param(
+          directory,
+          name,
+          id=f"{directory.name}-{name[:-4]}",
+          marks=() if every or name[:-4] in _FAST else pytest.mark.slow,
+        )
         for directory in directories
         for name in json.loads((directory / "MANIFEST.json").read_text())[
           "files"

@@ -109,7 +109,7 @@ def test_what_an_object_refers_to_is_part_of_its_name(old, new, changed):
   assert differ == changed
 
 
-@settings(max_examples=20)
+@settings(max_examples=5)
 @given(st.lists(st.integers() | st.text() | st.floats(), max_size=4))
 def test_values_of_a_closure_are_part_of_the_name(values):
   def made(inside):

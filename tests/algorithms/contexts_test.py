@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.algorithms import objective, ppo
+from grpo_jax.algorithms import objective
 from grpo_jax.algorithms.contract import cases
 from grpo_jax.ops import aggregation, returns
 from grpo_jax.settings import compatibility
-from grpo_jax.types import (
-  CriticFields,
-  PolicyOutputs,
-  ScoreFields,
-  TraceFields,
-  Traces,
-)
+from grpo_jax.types import PolicyOutputs, Traces
 from tests.references import contexts
 from tests.training import tiny
 
@@ -145,7 +139,7 @@ def _of_one_and_two(name, **fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tiny.each(TAKE_CONTEXTS))
+@pytest.mark.parametrize("name", TAKE_CONTEXTS)
 def test_tokens_have_the_advantages_and_the_slopes_of_one_row(name):
   """With the options that shape rewards, and those about single tokens."""
   config = algorithms.make_config(name)
@@ -165,16 +159,11 @@ def test_tokens_have_the_advantages_and_the_slopes_of_one_row(name):
   "fields",
   [
     {"off_policy_threshold": 0.05},
-    *(
-      pytest.param(fields, marks=pytest.mark.slow)
-      for fields in (
-        {"importance_mode": "truncate", "importance_level": "sequence"},
-        {**OF_TOKENS, "rejection": "seq_sum_k1"},
-        {**OF_TOKENS, "rejection": "seq_mean_k1"},
-        {**OF_TOKENS, "rejection": "seq_max_k1"},
-        {"opd_coef": 0.5, "opd_early": 0.5},
-      )
-    ),
+    {"importance_mode": "truncate", "importance_level": "sequence"},
+    {**OF_TOKENS, "rejection": "seq_sum_k1"},
+    {**OF_TOKENS, "rejection": "seq_mean_k1"},
+    {**OF_TOKENS, "rejection": "seq_max_k1"},
+    {"opd_coef": 0.5, "opd_early": 0.5},
   ],
 )
 def test_options_about_whole_completions_are_refused(fields):
@@ -248,54 +237,7 @@ def test_options_of_contexts_are_those_of_plain_loops(
   np.testing.assert_allclose(batch.returns, targets, 1e-4, 1e-6)
 
 
-def _three_and_two(**fields):
-  """Advantages of a rollout with R = 1 in contexts of 3 and 2 tokens."""
-  config = algorithms.make_config("sao", **fields)
-  mask = np.array([[True] * 3, [True, True, False]])
-  arrays = {
-    "scores": ScoreFields(token_rewards=np.zeros((2, 3))),
-    "rewards": np.ones(2),
-    "critic": CriticFields(np.array([[0.2, 0.5, 0.6], [0.0, 0.0, 9.0]])),
-    "mask": mask,
-    "traces": TraceFields(np.zeros(2, int), np.arange(2)),
-  }
-
-  @jax.jit
-  def advantages(arrays):
-    return ppo.advantages(config, types.SimpleNamespace(**arrays))
-
-  return np.asarray(advantages(arrays))
-
-
-def test_lambda_by_the_length_of_a_context_by_hand():
-  # λ = 1 − 1/(1.5 · 3) = 7/9; errors 0.3, 0.1 and 1 − 0.6.
-  found = _three_and_two(length_adaptive_unit="context")
-  np.testing.assert_allclose(found[0], [0.619753, 0.411111, 0.4], rtol=1e-5)
-  # λ = 1 − 1/(1.5 · 2) = 2/3, without values.
-  np.testing.assert_allclose(found[1], [2 / 3, 1, 0], rtol=1e-6)
-
-
-def test_lambda_by_the_length_of_a_rollout_by_hand():
-  # λ = 1 − 1/(1.5 · 5) = 13/15 in both.
-  found = _three_and_two()
-  last = 0.1 + 13 / 15 * 0.4
-  np.testing.assert_allclose(
-    found[0], [0.3 + 13 / 15 * last, last, 0.4], rtol=1e-6
-  )
-  np.testing.assert_allclose(found[1], [13 / 15, 1, 0], rtol=1e-6)
-
-
-def test_shares_of_a_reward_by_hand():
-  # Errors 0.3, 0.1 and 1/2 − 0.6; λ = 7/9 and 2/3.
-  found = _three_and_two(length_adaptive_unit="context", reward="split")
-  middle = 0.1 - 7 / 9 * 0.1
-  np.testing.assert_allclose(
-    found[0], [0.3 + 7 / 9 * middle, middle, -0.1], rtol=1e-5
-  )
-  np.testing.assert_allclose(found[1], [1 / 3, 1 / 2, 0], rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", WITH_CRITIC)
+@pytest.mark.parametrize("name", tiny.each(WITH_CRITIC, ("sao",)))
 def test_options_of_contexts_mean_nothing_without_them(name):
   # As many rows as elsewhere, where the same operations have been compiled.
   case = cases.make_case().take(np.repeat(np.arange(len(FIRST)), 2))
@@ -308,6 +250,7 @@ def test_options_of_contexts_mean_nothing_without_them(name):
     np.testing.assert_array_equal(*(getattr(x, field) for x in found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("boundary", "pretrained"),
   [
@@ -374,7 +317,7 @@ def test_rollouts_weigh_the_same_whatever_their_contexts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tiny.each(WHOLE, ("rloo",)))
+@pytest.mark.parametrize("name", WHOLE)
 def test_others_would_be_wrong(name):
   """Shows why `settings/compatibility.py` refuses the other algorithms."""
   one, two = _of_one_and_two(name, **WIDE.get(name, {}))

@@ -10,7 +10,7 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
 from grpo_jax.algorithms.contract import cases
-from grpo_jax.ops import distillation, divergences
+from grpo_jax.ops import distillation
 from tests.references import grpo
 
 WEIGHTS = 2.0, 0.0  # Of the two domains; rows have them in turn.
@@ -140,26 +140,3 @@ def test_a_teacher_speaks_only_to_losses_that_listen():
   ):
     with pytest.raises(ValueError, match=message):
       check(name, **fields)
-
-
-def test_the_reverse_kl_takes_one_of_two_modes():
-  """Compares students of one mode by their distance to a teacher of two."""
-  places = np.arange(21.0)
-  centers, widths = np.arange(2.0, 19.0), np.array([1.0, 1.5, 2.0, 4.0, 6.0])
-
-  def bumps(center, width):
-    return -0.5 * ((places - center) / width) ** 2
-
-  teacher = np.logaddexp(bumps(4.0, 1.5), bumps(16.0, 1.5) - 0.2)
-  students = bumps(centers[:, None, None], widths[:, None])
-  teacher = np.broadcast_to(teacher, students.shape)
-
-  def nearest(beta):
-    distance = divergences.generalized_jsd(students, teacher, beta)
-    i, j = np.unravel_index(np.argmin(distance), distance.shape)
-    return centers[i], widths[j]
-
-  assert nearest(1.0) == (4.0, 1.5)
-  center, width = nearest(0.0)
-  assert 8 < center < 11
-  assert width == 6.0

@@ -118,7 +118,7 @@ def _weighted(case, weights, mask=None, scale=1.0):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["truncate", "mask"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize("normalize", tiny.each([False, True], [False]))
+@pytest.mark.parametrize("normalize", [False, True])
 def test_importance_weights(mode, level, normalize):
   case = _case()
   low, high = (0.95, 1.05) if level == "token" else (0.85, 1.25)
@@ -203,25 +203,6 @@ def test_only_tokens_of_high_entropy_are_trained():
 # --- advantages --------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scale", ["none", "batch", "group"])
-def test_advantage_scale(scale):
-  case = _case()
-  centered = np.zeros(B)
-  for i in range(B):
-    if not case.valid[i]:
-      continue
-    group = case.rewards[case.valid & (case.group_id == case.group_id[i])]
-    deviation = {
-      "none": 1.0,
-      "batch": case.rewards[case.valid].std(ddof=1) + 1e-6,
-      "group": group.std(ddof=1) + 1e-6,
-    }[scale]
-    centered[i] = (case.rewards[i] - group.mean()) / deviation
-  outcome = _outcome(case, advantage_scale=scale)
-  np.testing.assert_allclose(outcome.advantages, centered, 1e-9)
-
-
 # Numbers that the rewards of a case are made of.
 REWARD_FIELDS = (
   "rewards",
@@ -243,7 +224,7 @@ UNSHAPED = {
 
 
 @pytest.mark.parametrize(
-  "name", tiny.each(algorithms.ALGORITHMS, tiny.OWN_LOSS)
+  "name", tiny.each(algorithms.ALGORITHMS, fast=("grpo",))
 )
 def test_only_advantages_that_grow_with_the_rewards_are_scaled(name):
   """Rewards times ten: dividing what stays as it is would divide twice."""
@@ -286,17 +267,6 @@ def test_what_is_not_standardised_may_be_scaled(name, fields):
 
 
 @pytest.mark.slow
-def test_overlong_completions_lose_reward():
-  case = _case()
-  # A budget of six tokens, of which three are the cache: 0, −1/3, −2/3, −1.
-  penalty = np.clip((3 - cases.LENGTHS) / 3, -1, 0)
-  outcome = _outcome(case, overlong_cache=0.5)
-  np.testing.assert_allclose(
-    outcome.advantages, _advantages(case, case.rewards + penalty), 1e-9
-  )
-
-
-@pytest.mark.slow
 def test_divergence_in_the_reward():
   case, beta = _case(), 0.3
   mask = _trained(case)
@@ -318,7 +288,7 @@ def test_divergence_in_the_reward():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "name", tiny.each([x for x in algorithms.ALGORITHMS if x != "bradley_terry"])
+  "name", [x for x in algorithms.ALGORITHMS if x != "bradley_terry"]
 )
 def test_a_coefficient_says_how_much_a_divergence_in_the_reward_weighs(name):
   """A small one changes little, or is refused."""
@@ -336,7 +306,7 @@ def test_a_coefficient_says_how_much_a_divergence_in_the_reward_weighs(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_what_is_cut_off_stays_in_what_advantages_are_made_of(name):
   case = cases.make_case()
   case.terminated[[0, 8]] = False
@@ -438,10 +408,7 @@ def test_tokens_are_averaged_in_each_group():
   ("name", "fields"),
   [
     ("gfpo", {"denom": "kept", "num_kept": 2}),
-    *(
-      pytest.param(name, FEW.get(name, {}), marks=pytest.mark.slow)
-      for name in COUNT_TOKENS
-    ),
+    *((name, FEW.get(name, {})) for name in COUNT_TOKENS),
   ],
 )
 def test_groups_share_alike_whatever_is_left_out_of_them(name, fields):
@@ -517,7 +484,7 @@ def _kl(kind, u, ratio):  # What each estimator is worth.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", tiny.each(divergences.KL_KINDS, ("k1", "k3")))
+@pytest.mark.parametrize("kind", divergences.KL_KINDS)
 def test_divergence_by_domain(kind):
   case, weights = _case(), (0.5, 2.0)
   mask = _trained(case)
@@ -588,22 +555,14 @@ def _state(**fields):
   return algorithm, config, objective.init(algorithm, config)[1]
 
 
-@pytest.mark.parametrize(
-  ("kl", "factor"),
-  [
-    (0.2, 1.0),  # On target.
-    (0.22, 1 + 0.1 * 64 / 1000),
-    (10.0, 1 + 0.2 * 64 / 1000),  # The error is clipped at 0.2.
-    (0.0, 1 - 0.2 * 64 / 1000),
-  ],
-)
-def test_kl_coefficient_adapts(kl, factor):
+def test_kl_coefficient_adapts():
   algorithm, config, state = _state(
     kl_coef=0.5, kl_target=0.2, kl_horizon=1000.0
   )
-  metrics = {"kl/reference": np.float32(kl)}
+  metrics = {"kl/reference": np.float32(0.22)}
   state = objective.update_state(algorithm, config, state, metrics, None, 64)
-  np.testing.assert_allclose(state["coefficients"]["kl"], 0.5 * factor, 1e-6)
+  expected = 0.5 * (1 + 0.1 * 64 / 1000)
+  np.testing.assert_allclose(state["coefficients"]["kl"], expected, 1e-6)
 
 
 def test_entropy_coefficient_adapts():
@@ -748,9 +707,7 @@ def test_each_option_changes_the_loss_of_every_algorithm_or_is_refused(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "name", tiny.each(algorithms.ALGORITHMS, ("deepseek_v32",))
-)
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_what_counts_as_a_correction_reads_how_far_the_sampler_is(name):
   """Completions that have become likelier are in no mask of bad old ones."""
   algorithm, case = algorithms.get_algorithm(name), cases.make_case()
@@ -774,7 +731,7 @@ def test_what_counts_as_a_correction_reads_how_far_the_sampler_is(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_masked_garbage_reaches_nothing_with_all_options(name):
   algorithm = algorithms.get_algorithm(name)
   defaults = algorithms.make_config(name)
@@ -835,7 +792,7 @@ def _policy_term(name, case, **fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tiny.each(CORRECTED))
+@pytest.mark.parametrize("name", CORRECTED)
 def test_every_loss_carries_the_correction(name):
   """Also those that have weights of their own: gagpo, clip_cov, kl_cov."""
   _carries_the_correction(name)
@@ -877,7 +834,7 @@ def _carries_the_correction(name, **own):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tiny.each(CORRECTED))
+@pytest.mark.parametrize("name", CORRECTED)
 def test_what_is_rejected_moves_nothing_that_stays(name):
   """Weights, their mean, and quantiles are of the tokens that are left."""
   fields = {
@@ -903,11 +860,7 @@ def test_what_is_rejected_moves_nothing_that_stays(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "fields", "unit"),
-  [
-    ("dapo", {"token_mean_scope": "group"}, "group"),
-    ("compaction_rl", {"weight": "context"}, "row"),
-    ("gagpo", {}, "action"),
-  ],
+  [("compaction_rl", {"weight": "context"}, "row"), ("gagpo", {}, "action")],
 )
 def test_units_weigh_as_much_after_rejection(name, fields, unit):
   """Each unit has the same sum of weights, without the importance of tokens."""
@@ -920,7 +873,6 @@ def test_units_weigh_as_much_after_rejection(name, fields, unit):
   batch = cases.prepared(algorithm, config, case, key=jax.random.key(0))
   assert 0 < batch.mask.sum() < _trained(case).sum()
   number = {
-    "group": case.group_id[:, None] + 0 * case.turn,
     "row": np.arange(B)[:, None] + 0 * case.turn,
     "action": np.arange(B)[:, None] * T + case.turn,
   }[unit]
@@ -965,11 +917,7 @@ def test_wrong_options_are_named(fields, message):
 @pytest.mark.parametrize(
   ("name", "fields", "said"),
   [
-    (
-      "grpo",
-      {},
-      "advantages / deviation of the group; KL 0.04 (k3); clip 0.2",
-    ),
+    ("grpo", {}, "advantages / deviation of the group; KL 0.04 (k3); clip 0.2"),
     (
       "ppo",
       {"whiten": False, "advantage_scale": "batch"},

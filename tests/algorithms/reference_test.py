@@ -76,7 +76,7 @@ def test_other_settings_equal_the_reference(name, more):
 
 
 @pytest.mark.parametrize("seed", [0, 1])  # In turn: they share a program.
-@pytest.mark.parametrize("name", tiny.each(NAMES, tiny.OWN_LOSS))
+@pytest.mark.parametrize("name", tiny.each(NAMES, tiny.VARIED))
 def test_loss_and_gradient_equal_the_reference(name, seed):
   _compare(name, seed, {})
 
@@ -88,7 +88,7 @@ WITH_CRITIC = [
 ]
 
 
-@pytest.mark.parametrize("name", WITH_CRITIC)
+@pytest.mark.parametrize("name", tiny.each(WITH_CRITIC))
 def test_what_is_cut_off_goes_on_with_its_final_value(name):
   fields = {"gamma": 0.9, "whiten": False, "kl_coef": 0.0}
   algorithm = algorithms.get_algorithm(name)

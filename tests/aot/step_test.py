@@ -123,8 +123,7 @@ def test_a_reshard_in_the_loop_instead_of_before_it_is_found(target):
 def test_no_reshard_at_all_breaks_the_budget_of_a_token(target):
   """With few rows the compiler then sums activations, and gathers nothing."""
   found = sampled(
-    target,
-    lambda policy, _: dataclasses.replace(policy, weights=split_weights),
+    target, lambda policy, _: dataclasses.replace(policy, weights=split_weights)
   )
   assert per_token(found) > TOKEN_BYTES
 

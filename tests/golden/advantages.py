@@ -358,11 +358,7 @@ def _length_adaptive_gae(hyper, inputs):
   lam = returns.length_adaptive_lambda(mask.sum(axis=-1), hyper["alpha"])
   actor, _ = returns.generalized_advantages(*episode, lam)
   _, targets = returns.generalized_advantages(*episode, hyper["lambda_critic"])
-  return {
-    "lam": lam,
-    "actor_advantages": actor,
-    "critic_targets": targets,
-  }, {}
+  return {"lam": lam, "actor_advantages": actor, "critic_targets": targets}, {}
 
 
 def _subtrace_gae(hyper, inputs):

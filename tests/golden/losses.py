@@ -44,19 +44,20 @@ def _arrays(inputs: dict[str, np.ndarray]) -> Arrays:
   return {name: jnp.asarray(value) for name, value in inputs.items()}
 
 
-def _scalars(outputs: Arrays) -> Arrays:
-  return {name: jnp.atleast_1d(value) for name, value in outputs.items()}
-
-
-def _loss_and_gradients(
+def _outcome(
   function: Callable[..., tuple[jax.Array, Arrays]],
-  *arguments: jax.Array,
-) -> tuple[jax.Array, Arrays, tuple[jax.Array, ...]]:
-  positions = tuple(range(len(arguments)))
+  inputs: dict[str, np.ndarray],
+  *names: str,
+) -> tuple[Arrays, Arrays]:
+  """The loss with its metrics, and its gradients by the inputs of these names.
+
+  The function returns the loss and the metrics.
+  """
   (loss, metrics), gradients = jax.value_and_grad(
-    function, positions, has_aux=True
-  )(*arguments)
-  return loss, metrics, gradients
+    function, tuple(range(len(names))), has_aux=True
+  )(*(jnp.asarray(inputs[name]) for name in names))
+  outputs = {"loss": loss, **metrics}
+  return outputs, dict(zip(names, gradients, strict=True))
 
 
 # --- verl --------------------------------------------------------------------
@@ -92,10 +93,7 @@ def _agg_loss(hyper, inputs):
   def function(x):
     return _verl_aggregate(x, mask, hyper), {}
 
-  loss, _, (gradient,) = _loss_and_gradients(
-    function, jnp.asarray(inputs["loss_mat"])
-  )
-  return _scalars({"loss": loss}), {"loss_mat": gradient}
+  return _outcome(function, inputs, "loss_mat")
 
 
 def _kl_penalty(hyper, inputs):
@@ -136,10 +134,7 @@ def _verl_policy(surrogate, mode=None, clamp=_CLAMP) -> Check:
         metrics = {"ppo_kl": -masked.mean(gap, mask), **metrics}
       return loss, metrics
 
-    loss, metrics, (gradient,) = _loss_and_gradients(
-      function, inputs["log_prob"]
-    )
-    return _scalars({"loss": loss, **metrics}), {"log_prob": gradient}
+    return _outcome(function, inputs, "log_prob")
 
   return check
 
@@ -273,8 +268,7 @@ def _geo_mean(hyper, inputs):
       ),
     }
 
-  loss, metrics, (gradient,) = _loss_and_gradients(function, inputs["log_prob"])
-  return _scalars({"loss": loss, **metrics}), {"log_prob": gradient}
+  return _outcome(function, inputs, "log_prob")
 
 
 def _value_loss(hyper, inputs):
@@ -290,8 +284,7 @@ def _value_loss(hyper, inputs):
     clipfrac = masked.mean(_float(error > plain, vpreds), mask)
     return loss, {"clipfrac": clipfrac}
 
-  loss, metrics, (gradient,) = _loss_and_gradients(function, inputs["vpreds"])
-  return _scalars({"loss": loss, **metrics}), {"vpreds": gradient}
+  return _outcome(function, inputs, "vpreds")
 
 
 def _rollout_is_weights(hyper, inputs):
@@ -305,12 +298,10 @@ def _rollout_is_weights(hyper, inputs):
     )
 
   weights = bounded(highest)
-  metrics = {
-    "mean_before_truncation": masked.mean(bounded(np.inf), mask),
-  }
+  before = masked.mean(bounded(np.inf), mask)
   if hyper["rollout_is_batch_normalize"]:
     weights = importance.batch_normalized(weights, mask, level)
-  return {"weights": weights, **_scalars(metrics)}, {}
+  return {"weights": weights, "mean_before_truncation": before}, {}
 
 
 def _rejection_mask(hyper, inputs):
@@ -471,14 +462,8 @@ def _trl_loss(hyper, inputs):
       loss -= hyper["entropy_coef"] * masked.mean(entropies, mask)
     return loss, metrics
 
-  entropies = inputs.get("entropies", jnp.zeros_like(old))
-  loss, metrics, (gradient, entropy_gradient) = _loss_and_gradients(
-    function, inputs["log_prob"], entropies
-  )
-  return _scalars({"loss": loss, **metrics}), {
-    "log_prob": gradient,
-    "entropies": entropy_gradient,
-  }
+  inputs.setdefault("entropies", jnp.zeros_like(old))
+  return _outcome(function, inputs, "log_prob", "entropies")
 
 
 def _trl_gmpo(hyper, inputs):
@@ -499,8 +484,7 @@ def _trl_gmpo(hyper, inputs):
       loss += hyper["beta"] * masked.mean(kl, mask, axis=-1)
     return loss.mean(), {}  # Rows without tokens count, as −A.
 
-  loss, _, (gradient,) = _loss_and_gradients(function, inputs["log_prob"])
-  return _scalars({"loss": loss}), {"log_prob": gradient}
+  return _outcome(function, inputs, "log_prob")
 
 
 def _trl_rloo(hyper, inputs):
@@ -516,8 +500,7 @@ def _trl_rloo(hyper, inputs):
     )
     return -objective.mean(), {}  # Rows without tokens count, as −A.
 
-  loss, _, (gradient,) = _loss_and_gradients(function, inputs["log_prob"])
-  return _scalars({"loss": loss}), {"log_prob": gradient}
+  return _outcome(function, inputs, "log_prob")
 
 
 def _trl_off_policy_mask(hyper, inputs):
@@ -612,9 +595,8 @@ def _trl_dpo(hyper, inputs):
     losses = algorithm.policy_loss(config, *objective.sanitize(policy, batch))
     return mean.total / mean.weight, {"per_sequence_loss": losses[::2]}
 
-  loss, metrics, (gradient,) = _loss_and_gradients(function, jnp.asarray(logp))
-  gradient = gradient[np.argsort(order)]
-  return {"loss": jnp.atleast_1d(loss), **metrics}, {"log_prob": gradient}
+  outputs, gradients = _outcome(function, {"log_prob": logp}, "log_prob")
+  return outputs, {"log_prob": gradients["log_prob"][np.argsort(order)]}
 
 
 def _trl_reward(hyper, inputs):
@@ -627,11 +609,7 @@ def _trl_reward(hyper, inputs):
     )
     return losses.mean(), {}
 
-  names = "rewards_chosen", "rewards_rejected"
-  loss, _, gradients = _loss_and_gradients(
-    function, *(inputs[name] for name in names)
-  )
-  return _scalars({"loss": loss}), dict(zip(names, gradients, strict=True))
+  return _outcome(function, inputs, "rewards_chosen", "rewards_rejected")
 
 
 def _trl_gkd(hyper, inputs):
@@ -648,8 +626,7 @@ def _trl_gkd(hyper, inputs):
     total, weight = aggregation.over_tokens(divergence, mask)
     return total / weight, {}
 
-  loss, _, (gradient,) = _loss_and_gradients(function, inputs["student_logits"])
-  return _scalars({"loss": loss}), {"student_logits": gradient}
+  return _outcome(function, inputs, "student_logits")
 
 
 def _trl_opd(hyper, inputs):
@@ -669,8 +646,7 @@ def _trl_opd(hyper, inputs):
     total, weight = aggregation.over_tokens(-objective, mask)
     return total / weight, {}
 
-  loss, _, (gradient,) = _loss_and_gradients(function, inputs["student_logits"])
-  return _scalars({"loss": loss}), {"student_logits": gradient}
+  return _outcome(function, inputs, "student_logits")
 
 
 def _trl_ppo(hyper, inputs):
@@ -693,11 +669,7 @@ def _trl_ppo(hyper, inputs):
   old_values = masked.select(inputs["old_values"], value_mask)
   # The peer's recursion reads no mask: values are 0 where nothing is left.
   advantages, targets = returns.generalized_advantages(
-    rewards,
-    old_values,
-    jnp.ones_like(mask),
-    hyper["gamma"],
-    hyper["lam"],
+    rewards, old_values, jnp.ones_like(mask), hyper["gamma"], hyper["lam"]
   )
   advantages = masked.select(masked.whiten(advantages, mask), mask)
 
@@ -718,16 +690,13 @@ def _trl_ppo(hyper, inputs):
     loss = pg_loss + hyper["vf_coef"] * vf_loss
     return loss, {"pg_loss": pg_loss, "vf_loss": vf_loss}
 
-  loss, metrics, (gradient, value_gradient) = _loss_and_gradients(
-    function, inputs["log_prob"], inputs["vpred"]
-  )
-  outputs = {
+  outputs, gradients = _outcome(function, inputs, "log_prob", "vpred")
+  outputs |= {
     "rewards": rewards,
     "advantages_whitened": advantages,
     "returns": targets,
-    **_scalars({"loss": loss, **metrics}),
   }
-  return outputs, {"log_prob": gradient, "vpred": value_gradient}
+  return outputs, gradients
 
 
 # --- Definitions without a peer ----------------------------------------------
@@ -783,8 +752,7 @@ def _upper_clip(hyper, inputs):
     )
     return -objective.mean(), {}  # Rows without tokens count, as −A.
 
-  loss, _, (gradient,) = _loss_and_gradients(function, inputs["log_prob"])
-  return _scalars({"loss": loss}), {"log_prob": gradient}
+  return _outcome(function, inputs, "log_prob")
 
 
 def _enumerated_policy(hyper, inputs):
@@ -822,7 +790,7 @@ def _enumerated_policy(hyper, inputs):
     "kl_reverse": divergences.generalized_jsd(logits, ref_logits, 1.0),
     "kl_forward": divergences.generalized_jsd(logits, ref_logits, 0.0),
   }
-  return _scalars(outputs), {
+  return outputs, {
     "J_wrt_theta": jax.grad(expected_return)(theta),
     "kl_reverse_wrt_theta": jax.grad(expected_kl)(
       theta, old_probs, "k3_unbiased"
@@ -899,7 +867,7 @@ NOT_COMPARED: dict[tuple[str, str], str] = {
   (
     "rollout_corr_helper.compute_rollout_correction_weights",
     "eff_sample_size",
-  ): ("A metric that no algorithm here reports."),
+  ): ("A metric that no algorithm here reports.")
 }
 
 # function -> why no composition of ours gives it.

@@ -87,13 +87,13 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
   ("kernel", "spans", "window", "softcap", "scale"),
   [
     ("splash", LONG, None, 3.0, None),
-    slow("splash", BOTH, 5, None, 0.4),
-    slow("splash", LEFT, None, None, None),
-    slow("splash", LONG, 150, None, None),
-    slow("splash", LONG, 20, 3.0, 0.4),
-    slow("splash", BOTH, 128, 3.0, None),
-    slow("cudnn", LEFT, None, None, None),
-    slow("cudnn", LONG, 20, None, None),
+    ("splash", BOTH, 5, None, 0.4),
+    ("splash", LEFT, None, None, None),
+    ("splash", LONG, 150, None, None),
+    ("splash", LONG, 20, 3.0, 0.4),
+    ("splash", BOTH, 128, 3.0, None),
+    ("cudnn", LEFT, None, None, None),
+    ("cudnn", LONG, 20, None, None),
     ("cudnn", BOTH, 5, None, 0.4),
   ],
 )
@@ -209,10 +209,7 @@ def kernel_calls(text):
 
 # With 4 rows on 3 devices each computes all.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ("num_devices", "rows"),
-  [(2, "2"), pytest.param(3, "4", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("num_devices", "rows"), [(2, "2"), (3, "4")])
 def test_a_gradient_for_tpus_calls_the_splash_kernels(num_devices, rows):
   with made_for("tpu", num_devices):
     text = lowered_gradient(HALF_SLIDES, "tpu")

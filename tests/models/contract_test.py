@@ -17,7 +17,6 @@ from grpo_jax.models.policies import lora
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import jit
 from tests.models import transformer_test
-from tests.models.policies import lora_test
 
 CHECKPOINTS = pathlib.Path(__file__).resolve().parents[1] / "data/checkpoints"
 FAMILIES = sorted(path.name for path in CHECKPOINTS.iterdir())
@@ -36,7 +35,7 @@ def step(policy):
       logits = policy.head(whole, h)
       return jnp.square(logits).mean(), (h, logits)
 
-    drawn = lora_test.step_by_step(policy, params, batch)
+    drawn = transformer_test.step_by_step(policy, params, batch)
     gradient, (h, logits) = jax.grad(loss, has_aux=True)(params["trained"])
     return h, logits, drawn, gradient
 
@@ -52,15 +51,10 @@ def types(tree):
   ("family", "base", "remat"),
   [
     ("qwen2", "nf4", "full"),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        *(("qwen2", base, "dots") for base in BASES),
-        *(("qwen2", base, "none") for base in BASES),
-        *((family, None, "none") for family in FAMILIES),
-        *((family, "int8", "full") for family in FAMILIES),
-      )
-    ),
+    *(("qwen2", base, "dots") for base in BASES),
+    *(("qwen2", base, "none") for base in BASES),
+    *((family, None, "none") for family in FAMILIES),
+    *((family, "int8", "full") for family in FAMILIES),
   ],
 )
 def test_no_type_is_widened_on_the_way(family, base, remat):

@@ -130,17 +130,7 @@ def test_seeing_all_tokens_is_full_attention():
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_the_cache_gives_the_logits_of_whole_sequences(interleaved):
   config = _sized(SPARSE, interleaved=interleaved)
-  params = transformer_test.make_params(config)
-  batch = transformer_test.make_batch()
-  exists = np.asarray(batch[3])
-  whole = np.asarray(transformer_test.teacher_forced(config, params, batch))
-  steps = np.asarray(transformer_test.step_by_step(config, params, batch))
-  np.testing.assert_allclose(steps[exists], whole[exists], atol=1e-5)
-  pieces = np.asarray(transformer_test.in_pieces(config, params, batch))
-  read = np.cumsum(transformer_test.PIECES, axis=0)
-  for piece, row in zip(*np.nonzero(transformer_test.PIECES), strict=True):
-    want = whole[row, read[piece, row]]
-    np.testing.assert_allclose(pieces[piece, row], want, atol=1e-5)
+  transformer_test.assert_decoding_is_whole(config, atol=1e-5)
 
 
 def test_padding_and_chunks_change_nothing():

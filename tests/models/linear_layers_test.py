@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
@@ -29,20 +28,11 @@ def test_adapters_are_those_merged(quantization):
     config = transformer_test.float64(LINEAR)
     params = lora_test.make_params(config, adapters)
     assert {*params["trained"]["linear_layers"]} == {
-      *("delta_inputs", "delta_out", "gate", "up", "down"),
+      *("delta_inputs", "delta_out", "gate", "up", "down")
     }
-    policy, batch = (
-      lora_test.policy_of(config, adapters),
-      transformer_test.make_batch(),
-    )
-    merged = lora_test.merge(params, adapters)
-    want = np.asarray(transformer_test.teacher_forced(config, merged, batch))
-    exists = np.asarray(batch[3])
     # Codes are float32.
     atol = 1e-9 if quantization == "none" else 1e-4
-    for run in (lora_test.teacher_forced, lora_test.step_by_step):
-      found = np.asarray(run(policy, params, batch))
-      np.testing.assert_allclose(found[exists], want[exists], atol=atol)
+    lora_test.assert_merged_is_the_same(config, adapters, atol)
 
 
 def test_files_of_adapters_are_refused(tmp_path):

@@ -215,25 +215,9 @@ def test_routing_is_recorded_and_replayed(name):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_adapters_of_all_kinds_are_those_merged(name):
   with jax.enable_x64(True):
-    config = transformer_test.float64(CONFIGS[name])
-    adapters = ADAPTERS[name]
-    params = lora_test.make_params(config, adapters)
-    policy = lora_test.policy_of(config, adapters)
-    batch = transformer_test.make_batch()
-    merged = lora_test.merge(params, adapters)
-    base = {
-      "trained": params["frozen"]["base"],
-      "frozen": merged["frozen"],
-    }
-    want = transformer_test.teacher_forced(config, merged, batch)
-    unlike = transformer_test.teacher_forced(config, base, batch)
-    want, unlike = np.asarray(want), np.asarray(unlike)
-    assert abs(want - unlike).max() > 0.1
-    for run in (lora_test.teacher_forced, lora_test.step_by_step):
-      found = run(policy, params, batch)
-      exists = np.asarray(batch[3])
-      found = np.asarray(found)
-      np.testing.assert_allclose(found[exists], want[exists], atol=1e-9)
+    lora_test.assert_merged_is_the_same(
+      transformer_test.float64(CONFIGS[name]), ADAPTERS[name]
+    )
 
 
 def test_the_modules_of_experts_are_chosen_by_name():
@@ -278,15 +262,7 @@ def test_quantized_kernels_are_read_in_every_place():
   """By one kind of codes; each kind is in quantization_test.py."""
   adapters = dataclasses.replace(ADAPTERS["latent"], quantization="nf4_double")
   config = dataclasses.replace(LATENT, latent_width=6, query_latent_width=4)
-  params = lora_test.make_params(config, adapters)
-  policy = lora_test.policy_of(config, adapters)
-  batch = transformer_test.make_batch()
-  merged = lora_test.merge(params, adapters)
-  want = np.asarray(transformer_test.teacher_forced(config, merged, batch))
-  exists = np.asarray(batch[3])
-  for run in (lora_test.teacher_forced, lora_test.step_by_step):
-    found = np.asarray(run(policy, params, batch))
-    np.testing.assert_allclose(found[exists], want[exists], atol=2e-4)
+  lora_test.assert_merged_is_the_same(config, adapters, atol=2e-4)
 
 
 # --- Meshes ------------------------------------------------------------------

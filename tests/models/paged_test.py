@@ -141,11 +141,7 @@ def rollout(config, lanes):
     sampling.sample,
     policy,
     config=sampling.SamplerConfig(
-      max_new_tokens=40,
-      end_ids=(3,),
-      pad_id=0,
-      lanes=lanes,
-      num_cache_sizes=2,
+      max_new_tokens=40, end_ids=(3,), pad_id=0, lanes=lanes, num_cache_sizes=2
     ),
     group_size=4,
   )

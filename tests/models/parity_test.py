@@ -136,8 +136,7 @@ def test_the_side_of_the_padding_is_irrelevant(family):
 
 # The last prompt is shorter than the windows; with its continuation all rows
 # are longer.
-@pytest.mark.slow
-@_families("qwen2", "gemma2")
+@_families()
 def test_decoding_equals_the_full_forward(family):
   config, params = load(family)
   arrays, images = recorded(family), reference(family).images

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.models import delta, transformer
-from grpo_jax.models.policies import lora
 from tests.models import (
   attention_test,
-  drawn,
   experts_test,
   mixtures_test,
   transformer_test,
@@ -121,16 +119,6 @@ def test_experts_may_be_given():
     }
     params = transformer_test.make_params(config)
     assert_shared_is_whole(policy, params, rows, jax.device_put(extras))
-
-
-def test_adapters_see_the_prompt_too():
-  with jax.enable_x64(True):
-    config = transformer_test.float64(transformer_test.RICH)
-    policy = lora.lora_policy(
-      transformer.transformer_policy(config), lora.LoRAConfig(rank=2)
-    )
-    # Fresh adapters would say nothing.
-    assert_shared_is_whole(policy, drawn.params(policy), make_rows())
 
 
 @pytest.mark.parametrize("window", [None, 4])

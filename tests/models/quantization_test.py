@@ -62,9 +62,7 @@ def largest(name, kind, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "config", [SMALL, pytest.param(EXPERTS, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("config", [SMALL, EXPERTS])
 @pytest.mark.parametrize("kind", ["int8", "nf4"])
 def test_errors_are_at_most_half_a_step(kind, config):
   base = jax.device_get(make_base(config)["trained"])
@@ -137,12 +135,7 @@ def test_what_is_left_out_stays_as_it_is():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("config", "kind"),
-  [
-    (SMALL, "int8"),
-    (SMALL, "nf4"),
-    (EXPERTS, "int8"),
-  ],
+  ("config", "kind"), [(SMALL, "int8"), (SMALL, "nf4"), (EXPERTS, "int8")]
 )
 def test_a_policy_over_codes_is_one_over_what_they_stand_for(config, kind):
   lora_config = lora.LoRAConfig(
@@ -151,16 +144,13 @@ def test_a_policy_over_codes_is_one_over_what_they_stand_for(config, kind):
   params = lora.wrap(make_base(config), lora_config, jax.random.key(0))
   params["trained"] = jax.tree.map(lambda x: x + 0.1, params["trained"])
   base = params["frozen"]["base"]
-  floats = {
-    **params,
-    "frozen": {"base": _dequantize(base)},
-  }
+  floats = {**params, "frozen": {"base": _dequantize(base)}}
   batch = transformer_test.make_batch()
 
   @functools.partial(jax.jit, static_argnums=0)
   def logits_and_gradient(policy, params):
     def loss(trained):
-      logits = lora_test.teacher_forced(
+      logits = transformer_test.teacher_forced(
         policy, {**params, "trained": trained}, batch
       )
       return (logits**2).mean(), logits
@@ -180,10 +170,8 @@ def test_a_policy_over_codes_is_one_over_what_they_stand_for(config, kind):
   )
   assert min(abs(x).max() for x in jax.tree.leaves(gradient)) > 1e-6
   if config == SMALL:
-    np.testing.assert_allclose(
-      transformer_test.existing(lora_test.step_by_step(policy, params, batch)),
-      transformer_test.existing(logits),
-      atol=1e-5,
+    transformer_test.assert_same_logits(
+      transformer_test.step_by_step(policy, params, batch), logits, 1e-5
     )
 
 
@@ -195,7 +183,7 @@ def test_log_probs_move_by_little():
   for kind in ("none", "int8", "nf4"):
     config = lora.LoRAConfig(rank=1, quantization=kind)
     params = lora.wrap(base, config, jax.random.key(0))
-    logits = lora_test.teacher_forced(
+    logits = transformer_test.teacher_forced(
       lora_test.policy_of(SMALL, config), params, batch
     )
     logp = transformer_test.existing(jax.nn.log_softmax(logits))
@@ -214,7 +202,7 @@ def test_the_decode_loop_carries_codes_and_no_kernels(kind):
   lora_config = lora.LoRAConfig(rank=1, quantization=kind)
   policy = lora_test.policy_of(SMALL, lora_config)
   params = jax.eval_shape(policy.init, jax.random.key(0))
-  compiled = lora_test.step_by_step.lower(
+  compiled = transformer_test.step_by_step.lower(
     policy, params, transformer_test.make_batch()
   ).compile()
   prefill, decode = (
@@ -284,9 +272,7 @@ def rounded_by_hand(kind, params):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EIGHT_BITS)
-@pytest.mark.parametrize(
-  "with_adapters", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("with_adapters", [False, True])
 def test_a_rounding_policy_reads_what_numpy_rounds(kind, with_adapters):
   config = transformer_test.PLAIN  # Few weights: none is near a tie.
   policy = transformer.transformer_policy(config)
@@ -296,15 +282,15 @@ def test_a_rounding_policy_reads_what_numpy_rounds(kind, with_adapters):
     policy = lora_test.policy_of(config)
   batch = transformer_test.make_batch()
   rounding = quantization.rounding(policy, kind)
-  logits = lora_test.step_by_step(rounding, params, batch)
-  expected = lora_test.step_by_step(
+  logits = transformer_test.step_by_step(rounding, params, batch)
+  expected = transformer_test.step_by_step(
     policy, rounded_by_hand(kind, params), batch
   )
-  whole = lora_test.teacher_forced(rounding, params, batch)
-  exact = lora_test.step_by_step(policy, params, batch)
+  whole = transformer_test.teacher_forced(rounding, params, batch)
+  exact = transformer_test.step_by_step(policy, params, batch)
   existing = transformer_test.existing
-  np.testing.assert_allclose(existing(logits), existing(expected), atol=1e-5)
-  np.testing.assert_allclose(existing(whole), existing(expected), atol=1e-5)
+  transformer_test.assert_same_logits(logits, expected, 1e-5)
+  transformer_test.assert_same_logits(whole, expected, 1e-5)
   assert abs(existing(logits) - existing(exact)).max() > 1e-3
 
 
@@ -313,14 +299,13 @@ def test_a_rounding_policy_reads_what_numpy_rounds(kind, with_adapters):
 def test_a_rounding_policy_reads_rounded_experts(kind):
   policy, params = transformer.transformer_policy(EXPERTS), make_base(EXPERTS)
   batch = transformer_test.make_batch()
-  logits = lora_test.step_by_step(
+  logits = transformer_test.step_by_step(
     quantization.rounding(policy, kind), params, batch
   )
-  expected = lora_test.step_by_step(
+  expected = transformer_test.step_by_step(
     policy, rounded_by_hand(kind, params), batch
   )
-  existing = transformer_test.existing
-  np.testing.assert_allclose(existing(logits), existing(expected), atol=1e-5)
+  transformer_test.assert_same_logits(logits, expected, 1e-5)
 
 
 @pytest.mark.slow
@@ -330,7 +315,9 @@ def test_the_decode_loop_of_a_rounding_policy_reads_codes(kind):
   policy = quantization.rounding(transformer.transformer_policy(SMALL), kind)
   params = jax.eval_shape(policy.init, jax.random.key(0))
   text = (
-    lora_test.step_by_step.lower(policy, params, transformer_test.make_batch())
+    transformer_test.step_by_step.lower(
+      policy, params, transformer_test.make_batch()
+    )
     .compile()
     .as_text()
   )

@@ -11,6 +11,7 @@ from grpo_jax.models import architecture, quantization, stacks, transformer
 from grpo_jax.models.policies import lora
 from grpo_jax.training.phases import optimizers
 from tests.models import prefix_test, transformer_test
+from tests.models.policies import lora_test
 
 pytestmark = pytest.mark.slow
 
@@ -167,23 +168,7 @@ def test_a_scan_runs_the_layers_in_their_order(name):
 def test_decoding_and_reading_in_pieces_equal_teacher_forcing(name):
   with jax.enable_x64(True):
     config = transformer_test.float64(CONFIGS[name])
-    params = transformer_test.make_params(config)
-    batch = transformer_test.make_batch()
-    wanted = transformer_test.teacher_forced(config, params, batch)
-    np.testing.assert_allclose(
-      transformer_test.existing(
-        transformer_test.step_by_step(config, params, batch)
-      ),
-      transformer_test.existing(wanted),
-      rtol=0,
-      atol=1e-10,
-    )
-    found = transformer_test.in_pieces(config, params, batch)
-    size = np.cumsum(transformer_test.PIECES, axis=0)
-    for piece, row in np.argwhere(transformer_test.PIECES):
-      np.testing.assert_allclose(
-        found[piece, row], wanted[row, size[piece, row]], rtol=0, atol=1e-10
-      )
+    transformer_test.assert_decoding_is_whole(config)
 
 
 @EACH
@@ -202,15 +187,9 @@ def test_prompts_may_be_read_in_chunks(name):
     params = transformer_test.make_params(config)
     batch = transformer_test.make_batch()
     chunked = dataclasses.replace(config, prefill_chunk=2)
-    np.testing.assert_allclose(
-      *(
-        transformer_test.existing(
-          transformer_test.step_by_step(x, params, batch)
-        )
-        for x in (chunked, config)
-      ),
-      rtol=0,
-      atol=1e-10,
+    transformer_test.assert_same_logits(
+      transformer_test.step_by_step(chunked, params, batch),
+      transformer_test.step_by_step(config, params, batch),
     )
 
 
@@ -219,38 +198,11 @@ def test_prompts_may_be_read_in_chunks(name):
 def test_adapters_equal_the_merged_model(name, kind):
   config = CONFIGS[name]
   adapters = dataclasses.replace(ADAPTERS[name], quantization=kind)
-  plain = transformer.transformer_policy(config)
-  policy = lora.lora_policy(plain, adapters)
-  params = lora.wrap(
-    transformer_test.make_params(config), adapters, jax.random.key(1)
-  )
-  rng = np.random.default_rng(0)
-  params["trained"] = jax.tree.map(
-    lambda x: (0.3 * rng.normal(size=x.shape)).astype(x.dtype),
-    params["trained"],
-  )
-  batch = transformer_test.make_batch()
-
-  def logits(policy, params):
-    h, _ = policy.hidden(params, *batch, None)
-    return policy.head(params, h)
-
-  found = jax.jit(lambda x: logits(policy, x))(params)
-  merged = lora.merge(params, adapters)
-  assert jax.tree.structure(merged) == jax.tree.structure(
-    transformer_test.make_params(config)
-  )
-  wanted = jax.jit(lambda x: logits(plain, x))(merged)
-  base = lora.merge(
-    {**params, "trained": jax.tree.map(jnp.zeros_like, params["trained"])},
-    adapters,
-  )
-  without = jax.jit(lambda x: logits(plain, x))(base)
-  found, wanted, without = map(
-    transformer_test.existing, (found, wanted, without)
-  )
-  np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-4)
-  assert abs(found - without).max() > 0.1
+  lora_test.assert_merged_is_the_same(config, adapters, atol=2e-4)
+  params = lora_test.make_params(config, adapters)
+  assert jax.tree.structure(
+    lora_test.merge(params, adapters)
+  ) == jax.tree.structure(transformer_test.make_params(config))
 
 
 @EACH
@@ -261,20 +213,12 @@ def test_a_sampler_may_round_its_kernels(name):
     transformer.transformer_policy(config), "int8"
   )
   batch = transformer_test.make_batch()
-
-  def logits(policy, params):
-    h, _ = policy.hidden(params, *batch, None)
-    return policy.head(params, h)
-
   codes = quantization.quantize(params["trained"], "int8")
   assert len(jax.tree.leaves(codes)) > len(jax.tree.leaves(params["trained"]))
   by_hand = {**params, "trained": quantization.dequantize(codes)}
-  np.testing.assert_allclose(
-    transformer_test.existing(logits(rounded, params)),
-    transformer_test.existing(
-      logits(transformer.transformer_policy(config), by_hand)
-    ),
-    rtol=0,
+  transformer_test.assert_same_logits(
+    transformer_test.teacher_forced(rounded, params, batch),
+    transformer_test.teacher_forced(config, by_hand, batch),
     atol=1e-4,
   )
 

@@ -23,14 +23,15 @@ def make_mesh(**sizes):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("sizes", "shards"),
   [
     ({"data": 2, "fsdp": 2, "tensor": 2}, (4, 2)),
-    pytest.param({"data": 8}, (8, 1), marks=pytest.mark.slow),
-    pytest.param({"data": 4, "expert": 2}, (8, 1), marks=pytest.mark.slow),
+    ({"data": 8}, (8, 1)),
+    ({"data": 4, "expert": 2}, (8, 1)),
     # Two key/value heads do not divide.
-    pytest.param({"data": 2, "tensor": 4}, (2, 1), marks=pytest.mark.slow),
+    ({"data": 2, "tensor": 4}, (2, 1)),
   ],
 )
 def test_devices_share_the_rows_and_heads_of_a_kernel(sizes, shards):

@@ -53,12 +53,7 @@ def test_sharded_draws_are_those_of_one_device(draw, rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("lanes", "cache_dtype"),
-  [
-    (5, "model"),
-    (8, "model"),
-    (5, "int8"),
-  ],
+  ("lanes", "cache_dtype"), [(5, "model"), (8, "model"), (5, "int8")]
 )
 def test_eight_devices_sample_the_rows_of_one(lanes, cache_dtype, rows):
   """In float64, where round-off decides no draw."""

@@ -1,9 +1,9 @@
 """Rows over one axis of a mesh, the vocabulary of the head over the other."""
 
-import functools
 import math
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,16 +85,10 @@ def assert_vocabulary_stays_split(text):
 
 
 def assert_same(actual, expected):
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
-    actual,
-    expected,
-  )
+  chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  "name", tiny.each(OPTIONS, fast=("logp", "reverse", "kept_ids"))
-)
+@pytest.mark.parametrize("name", tiny.each(OPTIONS, ("reverse",)))
 def test_values_and_gradients_are_those_of_one_device(name, case, mesh):
   options = OPTIONS[name]
 
@@ -132,6 +126,7 @@ def test_values_and_gradients_are_those_of_one_device(name, case, mesh):
   assert_vocabulary_stays_split(text)
 
 
+@pytest.mark.slow
 def test_topk_of_a_split_vocabulary(case, mesh):
   def topk(case):
     return logprobs.reference_topk(

@@ -1,8 +1,8 @@
 """Meshes of several axes compute what one device computes."""
 
 import dataclasses
-import functools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -67,53 +67,32 @@ def _assert_at(x, place):
   assert x.sharding == place
 
 
-@functools.cache
-def _one_device(kind):
-  return _run({"data": 1}, **OPTIONS[kind])
-
-
-def _assert_alike(kind, mesh):
+# Experts: their balance is a mean over all rows, and their routing is kept.
+# Linear: the two heads of keys, and states, are split along `tensor`.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("kind", "mesh"),
+  [
+    ("dense", {"fsdp": 2, "tensor": 2, "data": 2}),
+    ("experts", {"fsdp": 2, "expert": 2, "tensor": 2}),
+    ("linear", {"fsdp": 2, "tensor": 2, "data": 2}),
+    ("sparse", {"fsdp": 2, "expert": 2, "tensor": 2}),
+  ],
+)
+def test_fused_steps_are_those_of_one_device(kind, mesh):
   with jax.enable_x64(True):
-    pairs = zip(_one_device(kind), _run(mesh, **OPTIONS[kind]), strict=True)
-    for (params, metrics, samples), (
-      others,
-      other_metrics,
-      other_rows,
-    ) in pairs:
-      np.testing.assert_array_equal(other_rows["tokens"], samples["tokens"])
-      # Advantages are float32, and Adam makes large steps of small gradients:
-      # 0.1 · (1e-7 / the gradient) of each.
-      jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
-        others,
-        params,
+    one, many = (_run(x, **OPTIONS[kind]) for x in ({"data": 1}, mesh))
+  for (params, metrics, samples), (others, other_metrics, rows) in zip(
+    one, many, strict=True
+  ):
+    np.testing.assert_array_equal(rows["tokens"], samples["tokens"])
+    # Advantages are float32, and Adam makes large steps of small gradients:
+    # 0.1 · (1e-7 / the gradient) of each.
+    chex.assert_trees_all_close(others, params, rtol=1e-4, atol=1e-5)
+    assert other_metrics.keys() == metrics.keys()
+    assert ("loss/balance" in metrics) == (kind in ("experts", "sparse"))
+    assert ("indexer/changed" in metrics) == (kind == "sparse")
+    for name, value in metrics.items():
+      np.testing.assert_allclose(
+        other_metrics[name], value, 1e-4, 1e-6, err_msg=name
       )
-      assert other_metrics.keys() == metrics.keys()
-      assert ("loss/balance" in metrics) == (kind in ("experts", "sparse"))
-      assert ("indexer/changed" in metrics) == (kind == "sparse")
-      for name, value in metrics.items():
-        np.testing.assert_allclose(
-          other_metrics[name], value, 1e-4, 1e-6, err_msg=name
-        )
-
-
-@pytest.mark.slow
-def test_fused_steps_are_those_of_one_device():
-  _assert_alike("dense", {"fsdp": 2, "tensor": 2, "data": 2})
-
-
-@pytest.mark.slow
-def test_experts_are_those_of_one_device():
-  """Their balance is a mean over all rows, and their routing is kept."""
-  _assert_alike("experts", {"fsdp": 2, "expert": 2, "tensor": 2})
-
-
-@pytest.mark.slow
-def test_layers_with_the_delta_rule_are_those_of_one_device():
-  """The two heads of keys, and states, are split along `tensor`."""
-  _assert_alike("linear", {"fsdp": 2, "tensor": 2, "data": 2})
-
-
-@pytest.mark.slow
-def test_trained_indexers_are_those_of_one_device():
-  _assert_alike("sparse", {"fsdp": 2, "expert": 2, "tensor": 2})

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -61,11 +62,7 @@ def test_values_and_gradients_are_those_of_one_device():
   half, text = gradient(MESH, split=True)
   assert (WHOLE in text, HALF in text) == (False, True)
   assert max(np.abs(x).max() for x in jax.tree.leaves(one[0])) > 1e-3
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
-    half,
-    one,
-  )
+  chex.assert_trees_all_close(half, one, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -74,8 +71,4 @@ def test_layers_with_the_delta_rule_see_all_positions():
   one, _ = gradient({"data": 1}, split=False, **fields)
   half, _ = gradient(MESH, split=True, **fields)
   assert max(np.abs(x).max() for x in jax.tree.leaves(one[0])) > 1e-3
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
-    half,
-    one,
-  )
+  chex.assert_trees_all_close(half, one, rtol=1e-5, atol=1e-6)

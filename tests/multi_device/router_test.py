@@ -18,6 +18,7 @@ from tests.models import experts_test
 MESH_AXES = (*ROW_AXES, "tensor")
 
 
+@pytest.mark.slow
 def test_each_device_computes_its_own_tokens():
   mesh = sharding.make_mesh(8)
   rng = np.random.default_rng(0)
@@ -54,20 +55,18 @@ def test_each_device_computes_its_own_tokens():
   )
 
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "sizes", "num_tokens"),
   [
     ("blocked", {"data": 2, "expert": 2, "tensor": 2}, 64),
-    slow("blocked", {"data": 2, "expert": 4}, 64),
-    slow("blocked", {"data": 2, "expert": 4}, 62),  # Tokens that do not divide.
-    slow("blocked", {"fsdp": 2, "expert": 2, "tensor": 2}, 64),
-    slow("blocked", {"data": 2, "fsdp": 2, "tensor": 2}, 64),
-    slow("ragged", {"data": 2, "expert": 2, "tensor": 2}, 64),
-    slow("megablox", {"data": 2, "expert": 2, "tensor": 2}, 64),
-    slow("megablox", {"data": 1, "expert": 4, "tensor": 2}, 62),
+    ("blocked", {"data": 2, "expert": 4}, 64),
+    ("blocked", {"data": 2, "expert": 4}, 62),  # Tokens that do not divide.
+    ("blocked", {"fsdp": 2, "expert": 2, "tensor": 2}, 64),
+    ("blocked", {"data": 2, "fsdp": 2, "tensor": 2}, 64),
+    ("ragged", {"data": 2, "expert": 2, "tensor": 2}, 64),
+    ("megablox", {"data": 2, "expert": 2, "tensor": 2}, 64),
+    ("megablox", {"data": 1, "expert": 4, "tensor": 2}, 62),
   ],
 )
 def test_devices_share_the_experts_and_their_width(name, sizes, num_tokens):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +28,23 @@ def _phase(mesh, *arguments, **options):
   )
 
 
+def _gradient(mesh, phase, state, batch, arrays):
+  """The compiled text, and the gradient of rows with these split arrays."""
+  whole = sharding.replicated(mesh)
+  arrays = jax.device_put(arrays, sharding.by_rows(mesh))
+  tokens = arrays["tokens"]
+  (shape,) = {x.data.shape for x in tokens.addressable_shards}
+  assert shape == (len(tokens) // mesh.size, tokens.shape[1])
+  batch = set_fields(jax.device_put(batch, whole), arrays)
+  inputs = jax.device_put(state, whole).params, batch, False
+  function = jax.jit(
+    functools.partial(update.gradient, phase.update, phase.losses[0]),
+    out_shardings=whole,
+  )
+  compiled = function.lower(*inputs).compile()
+  return compiled.as_text(), jax.device_get(compiled(*inputs))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "opd_topk", "ppo"])
 def test_gradients_are_those_of_one_device(name):
@@ -39,31 +57,13 @@ def test_gradients_are_those_of_one_device(name):
     mesh = sharding.make_mesh(devices)
     phase = _phase(mesh, name, fields={"kl_coef": 0.1, "entropy_coef": 0.01})
     state, batch = tiny.off_policy(phase)
-    whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
-    arrays = jax.device_put(row_arrays(batch), rows)
-    assert len(arrays["tokens"].addressable_shards) == devices
-    assert arrays["tokens"].addressable_shards[0].data.shape == (
-      16 // devices,
-      4,
-    )
-    batch = set_fields(jax.device_put(batch, whole), arrays)
-    state = jax.device_put(state, whole)
-    function = jax.jit(
-      functools.partial(update.gradient, phase.update, phase.losses[0]),
-      out_shardings=whole,
-    )
-    inputs = state.params, batch, False
-    compiled = function.lower(*inputs).compile()
+    text, found = _gradient(mesh, phase, state, batch, row_arrays(batch))
     # Rows that a device does not hold reach it as sums, and only so.
-    assert ("all-reduce" in compiled.as_text()) == (devices > 1)
-    results.append(jax.device_get(compiled(*inputs)))
+    assert ("all-reduce" in text) == (devices > 1)
+    results.append(found)
   (one, metrics), (eight, others) = results
   assert max(np.abs(x).max() for x in jax.tree.leaves(one)) > 1e-3
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
-    eight,
-    one,
-  )
+  chex.assert_trees_all_close(eight, one, rtol=1e-5, atol=1e-7)
   assert metrics.keys() == others.keys()
   for key, value in metrics.items():
     np.testing.assert_allclose(others[key], value, 1e-5, 1e-6, err_msg=key)
@@ -97,11 +97,7 @@ def test_gradients_of_a_tower_are_those_of_one_device():
   assert all(
     np.abs(x).max() > 1e-7 for x in jax.tree.leaves(one["policy"]["tower"])
   )
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
-    eight,
-    one,
-  )
+  chex.assert_trees_all_close(eight, one, rtol=1e-4, atol=1e-6)
   np.testing.assert_allclose(others["loss"], metrics["loss"], 1e-5, 1e-6)
 
 
@@ -150,11 +146,7 @@ def _assert_alike(one, other):
   )
   for name, value in samples.items():
     np.testing.assert_array_equal(other_samples[name], value, err_msg=name)
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
-    others,
-    params,
-  )
+  chex.assert_trees_all_close(others, params, rtol=1e-9, atol=1e-12)
   for name, value in metrics.items():
     # Deviations of a ratio from 1 are round-off themselves.
     np.testing.assert_allclose(
@@ -206,8 +198,7 @@ def test_fused_steps_are_those_of_one_device(caplog):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("trunk", "module"),
-  [("own", compaction_test), ("shared", turns_test)],
+  ("trunk", "module"), [("own", compaction_test), ("shared", turns_test)]
 )
 def test_agents_with_a_critic_are_those_of_one_device(trunk, module):
   """Contexts, turns, values, and two updates of the critic for each step."""
@@ -230,10 +221,7 @@ def test_agents_with_a_critic_are_those_of_one_device(trunk, module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ("micro", "lengths"),
-  [(8, (2,)), (32, ())],
-)
+@pytest.mark.parametrize(("micro", "lengths"), [(8, (2,)), (32, ())])
 def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
   """1 of 4 rows of a group, or a whole group, on each device at a time."""
   results = []
@@ -254,19 +242,11 @@ def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
       "prompts.tokens": jnp.tile(batch.prompts.tokens, (2, 1)),
       "prompts.mask": jnp.tile(batch.prompts.mask, (2, 1)),
     }
-    arrays = jax.device_put(arrays, sharding.by_rows(mesh))
-    whole = sharding.replicated(mesh)
-    batch = set_fields(jax.device_put(batch, whole), arrays)
-    state = jax.device_put(state, whole)
-    function = jax.jit(
-      functools.partial(update.gradient, phase.update, phase.losses[0]),
-      out_shardings=whole,
-    )
-    compiled = function.lower(state.params, batch, False).compile()
-    results.append(jax.device_get(compiled(state.params, batch, False)))
+    text, found = _gradient(mesh, phase, state, batch, arrays)
+    results.append(found)
   # Neither rows nor prompts travel, nor states of them.
   for name in ("all-gather", "all-to-all", "collective-permute"):
-    assert name not in compiled.as_text()
+    assert name not in text
   for one, eight in zip(*map(jax.tree.leaves, results), strict=True):
     np.testing.assert_allclose(eight, one, 1e-4, 1e-5)
 

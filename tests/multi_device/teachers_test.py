@@ -5,6 +5,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -47,6 +48,7 @@ def temporary_bytes(num_teachers):
   return program.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_one_head_at_a_time_is_whole_on_a_device():
   two, four = temporary_bytes(2), temporary_bytes(4)
   assert four - two < 0.1 * HEAD_BYTES

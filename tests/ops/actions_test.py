@@ -209,18 +209,3 @@ def test_returns_and_anchors_by_hand():
   assert not nowhere & {*a, *b, *c}
   assert number.min() >= 0
   assert number.max() < number.size
-
-
-@pytest.mark.slow
-def test_states_that_nobody_shares_give_no_advantage():
-  episodes = [[(0, 0.5), (1, 1.0)], [(2, 0.0), (3, 0.0), (4, 2.0)]]
-  for row in _advantages(episodes, [0, 0], 0.9, 0.7):
-    np.testing.assert_allclose(row, 0, atol=1e-6)
-  # Where the root alone is shared, later advantages are 0.
-  shared = [[(9, 0.5), (1, 1.0)], [(9, 0.0), (3, 0.0), (4, 2.0)]]
-  found = _advantages(shared, [0, 0], 0.9, 0.7)
-  returns = 0.5 + 0.9, 0.81 * 2
-  mean = sum(returns) / 2
-  for row, total in zip(found, returns, strict=True):
-    np.testing.assert_allclose(row[0], total - mean, atol=1e-6)
-    np.testing.assert_allclose(row[1:], 0, atol=1e-6)

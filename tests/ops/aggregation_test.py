@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from grpo_jax.ops import aggregation
 
@@ -98,26 +96,3 @@ def test_bfloat16_counts_are_exact(function):
   # As Python numbers: beside a bfloat16, 40 000 would be rounded as well.
   assert float(weight) == 40_000
   assert float(total) == 40_000
-
-
-@pytest.mark.slow
-@over_functions
-@settings(max_examples=30, deadline=None)
-@given(
-  st.lists(st.integers(0, 4), min_size=6, max_size=6),
-  st.sampled_from([0, 2]),  # Each size of a piece is one more program.
-  st.booleans(),
-)
-def test_pieces_add_up(function, lengths, cut, per_row):
-  mask = np.arange(4) < np.array(lengths)[:, None]
-  x = np.arange(1.0, 25.0, dtype=np.float32).reshape(6, 4)
-  x = x[:, 0] if per_row else x
-  whole, _ = aggregate(function, x, mask)
-  pieces = [
-    aggregate(function, x[rows], mask[rows])[0]
-    for rows in (slice(cut), slice(cut, None))
-  ]
-  assert sum(piece.weight for piece in pieces) == whole.weight
-  np.testing.assert_allclose(
-    sum(piece.total for piece in pieces), whole.total, rtol=1e-6
-  )

@@ -2,14 +2,11 @@
 
 import functools
 import inspect
-import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from grpo_jax.ops import baselines
 
@@ -140,12 +137,7 @@ def test_scaled_by_hand():
   valid = np.array([True, True, False, True, True, True])
   np.testing.assert_allclose(
     _jitted(baselines.scaled)(
-      advantages,
-      np.where(valid, REWARDS, np.nan),
-      valid,
-      GROUPS,
-      5,
-      "batch",
+      advantages, np.where(valid, REWARDS, np.nan), valid, GROUPS, 5, "batch"
     ),
     np.where(valid, advantages / (REWARDS[valid].std(ddof=1) + 1e-6), 0),
     rtol=1e-5,
@@ -210,16 +202,6 @@ def test_sums_that_differ_by_round_off_are_equal():
   np.testing.assert_array_equal(found[8:], np.float32([1.0, 1.001, 0.0, 5.0]))
 
 
-def test_equal_rewards_are_a_trap():
-  """Without the rule above, (mean − reward) / 1e-6 would be visible."""
-  size = 12
-  statistics = _jitted(baselines.group_statistics)(
-    np.full(size, 0.7, np.float32), np.ones(size, bool), np.zeros(size, int), 1
-  )
-  error = abs(np.float32(0.7) - statistics.mean[0])
-  assert error / (np.sqrt(statistics.variance[0]) + 1e-6) > 0.01
-
-
 @pytest.mark.parametrize("function", ESTIMATORS)
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e9, -1e9])
 def test_unscored_rows_enter_nothing(function, garbage):
@@ -259,70 +241,6 @@ def test_advantages_are_constants(function):
     )
   )(REWARDS)
   np.testing.assert_array_equal(slope, 0)
-
-
-_REWARDS = st.lists(st.integers(-20, 20), min_size=6, max_size=6)
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=30)
-@given(rewards=_REWARDS, shift=st.integers(-50, 50), factor=st.integers(2, 9))
-def test_sums_shifts_and_factors(rewards, shift, factor):
-  with jax.enable_x64(True):
-    rewards = np.array(rewards, np.float64)
-
-    def advantages(function, rewards):
-      return _advantages(function, rewards, EVERYONE, GROUPS)
-
-    for function in CENTERED:
-      sums = np.zeros(5)
-      np.add.at(sums, GROUPS, advantages(function, rewards))
-      np.testing.assert_allclose(sums, 0, atol=1e-12)
-    for function in ESTIMATORS[:-1]:  # Lengths would change with the shift.
-      before = advantages(function, rewards)
-      np.testing.assert_allclose(
-        advantages(function, rewards + shift), before, atol=1e-12
-      )
-      scale = 1 if function is baselines.group_standardized else factor
-      np.testing.assert_allclose(
-        advantages(function, rewards * factor), scale * before, rtol=1e-5
-      )
-
-
-def test_which_estimators_follow_the_gradient():
-  """Over all pairs of answers of a bandit, with their probabilities."""
-  with jax.enable_x64(True):
-    rewards, pi = np.array([1.0, 4.0, -2.0]), np.array([0.3, 0.2, 0.5])
-    scores = np.eye(3) - pi  # ∇ log π(a) with respect to the logits.
-    exact = (pi * rewards) @ scores
-    pairs = np.array(list(itertools.product(range(3), repeat=2)))  # [9, 2]
-    groups = np.repeat(np.arange(9), 2)
-    chance = pi[pairs].prod(axis=1)  # [9]
-    for function, multiple in (
-      (baselines.leave_one_out, 1),
-      (baselines.group_centered, 1 / 2),  # (G − 1) / G.
-    ):
-      advantages = _advantages(
-        function, rewards[pairs].reshape(-1), np.ones(18, bool), groups, 9
-      )
-      gradients = (advantages[:, None] * scores[pairs.reshape(-1)]).reshape(
-        9, 2, 3
-      )
-      expected = chance @ np.asarray(gradients).mean(axis=1)
-      np.testing.assert_allclose(expected, multiple * exact, rtol=1e-12)
-    # Training for the best of two: the gradient of E[max(R_1, R_2)].
-    greater = np.maximum(rewards, rewards[:, None])  # [3, 3]
-    best = 2 * (pi * (greater @ pi)) @ scores
-    advantages = _advantages(
-      baselines.best_of_group,
-      rewards[pairs].reshape(-1),
-      np.ones(18, bool),
-      groups,
-      9,
-    )
-    gradients = advantages[:, None] * scores[pairs.reshape(-1)]
-    expected = chance @ np.asarray(gradients).reshape(9, 2, 3).sum(axis=1)
-    np.testing.assert_allclose(expected, best, rtol=1e-12)
 
 
 # --- Token baselines ---------------------------------------------------------
@@ -388,39 +306,6 @@ def test_optimal_token_of_sure_tokens_is_finite():
   assert np.abs(found).max() <= np.abs(TO_GO).max()
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _optimal_token_and_slopes(zero_tail, *arrays):
-  def total(*arrays):
-    advantages = baselines.optimal_token(
-      *arrays, TOKENS, TOKEN_GROUPS, 2, zero_tail=zero_tail
-    )
-    return (TO_GO * advantages).sum(), advantages
-
-  slopes, advantages = jax.grad(total, (0, 1, 2), has_aux=True)(*arrays)
-  return advantages, slopes
-
-
-@pytest.mark.parametrize("zero_tail", [False, True])
-@pytest.mark.parametrize("garbage", [np.nan, np.inf, -np.inf, 1e9])
-def test_optimal_token_ignores_masked_slots(garbage, zero_tail):
-  arrays = (TO_GO, LOGP, SQUARES)
-  dirty = [np.where(TOKENS, x, np.float32(garbage)) for x in arrays]
-  clean, _ = _optimal_token_and_slopes(zero_tail, *arrays)
-  found, slopes = _optimal_token_and_slopes(zero_tail, *dirty)
-  np.testing.assert_array_equal(found, clean)
-  for slope in slopes:
-    np.testing.assert_array_equal(slope, 0)
-
-
-def test_equal_returns_give_optimal_token_nothing():
-  same = np.full((7, 3), 0.1, np.float32)
-  energy = np.linspace(0.1, 0.9, 21, dtype=np.float32).reshape(7, 3)
-  found = _jitted(baselines.optimal_token)(
-    same, np.log(energy), energy**2, np.ones((7, 3), bool), np.zeros(7, int), 1
-  )
-  np.testing.assert_array_equal(found, 0)
-
-
 # --- Process supervision -----------------------------------------------------
 
 STEPS = np.array([[False, True, False, True]] * 2)
@@ -440,32 +325,6 @@ def test_process_supervision_by_hand():
     [-(0.75**0.5), 0.75**0.5],
     rtol=1e-5,
   )
-
-
-def test_advantages_drop_by_the_step_that_ends():
-  rng = np.random.default_rng(0)
-  rewards = rng.normal(size=(6, 5)).astype(np.float32)
-  ends = rng.random((6, 5)) < 0.5
-  found = np.asarray(
-    _jitted(baselines.process_supervision)(
-      rewards, ends, np.ones((6, 5), bool), EVERYONE, GROUPS, 5
-    )
-  )
-  z = _jitted(baselines.group_standardized)(
-    rewards.reshape(-1), ends.reshape(-1), np.repeat(GROUPS, 5), 5
-  ).reshape(6, 5)
-  following = np.pad(found, ((0, 0), (0, 1)))[:, 1:]
-  np.testing.assert_allclose(found - following, z, atol=1e-5)
-
-
-def test_one_step_at_the_end_is_outcome_supervision():
-  mask = np.arange(3) < np.array([1, 3, 2, 3, 1, 2])[:, None]
-  ends = mask & ~np.pad(mask, ((0, 0), (0, 1)))[:, 1:]
-  found = _jitted(baselines.process_supervision)(
-    np.where(ends, REWARDS[:, None], np.nan), ends, mask, EVERYONE, GROUPS, 5
-  )
-  outcome = _jitted(baselines.group_standardized)(REWARDS, EVERYONE, GROUPS, 5)
-  np.testing.assert_allclose(found, np.where(mask, outcome[:, None], 0))
 
 
 def test_process_supervision_ignores_what_is_no_step():
@@ -526,21 +385,6 @@ def test_objectives_by_hand():
   )
 
 
-def test_units_of_objectives_are_irrelevant():
-  units = OBJECTIVES * np.float32([0.01, 7]) + np.float32([5, -3])
-  np.testing.assert_allclose(
-    _objectives(units), _objectives(OBJECTIVES), rtol=1e-4
-  )
-
-
-def test_one_objective_is_group_standardized():
-  found = _jitted(baselines.objectives_standardized)(
-    REWARDS[:, None], EVERYONE[:, None], np.ones(1), EVERYONE, GROUPS, 5
-  )
-  expected = _jitted(baselines.group_standardized)(REWARDS, EVERYONE, GROUPS, 5)
-  np.testing.assert_array_equal(found, expected)
-
-
 def test_objectives_that_say_nothing_add_nothing():
   constant = OBJECTIVES.copy()
   constant[:, 1] = 0.7
@@ -597,16 +441,6 @@ def test_length_preference_by_hand():
   np.testing.assert_array_equal(_preference(0.0), 1)
 
 
-def test_weights_have_mean_one_and_the_sign_of_the_preference():
-  lengths = (1, 9, 4, 2, 30)
-  for lam in (-3.0, 3.0):
-    weights = np.asarray(_preference(lam, lengths))
-    np.testing.assert_allclose(weights[:2].sum(), 2, rtol=1e-6)
-    np.testing.assert_allclose(weights[2:].sum(), 3, rtol=1e-6)
-    assert (weights[1] > weights[0]) == (lam > 0)
-    assert (weights[4] > weights[2] > weights[3]) == (lam > 0)
-
-
 def test_rows_left_out_have_no_weight_and_no_say():
   rows = (True, True, True, True, False)
   found = np.asarray(_preference(1.0, (2, 4, 5, 7, 1000), rows))
@@ -616,38 +450,16 @@ def test_rows_left_out_have_no_weight_and_no_say():
   np.testing.assert_array_equal(_preference(1.0, rows=(False,) * 5), 0)
 
 
-@pytest.mark.slow
-def test_slope_of_the_preference():
-  with jax.enable_x64(True):
-    lengths, lam = (2, 5, 3, 8, 20), 0.7
-    slope = jax.jit(jax.jacobian(lambda x: _preference(x, lengths)))(lam)
-    slope = np.asarray(slope)
-    step = 1e-6
-    above, below = (
-      np.asarray(_preference(lam + x, lengths)) for x in (step, -step)
-    )
-    finite = above - below
-    np.testing.assert_allclose(slope, finite / (2 * step), rtol=1e-6)
-    # ∂f/∂λ = f (h^λ log h − Σ_j softmax_j h_j^λ log h_j), for group 1 by hand:
-    # z = ∓1.5 / (1.5 + 1e-6), h = 1 ± z / 9.
-    h = 1 + np.array([-1, 1]) * 1.5 / (1.5 + 1e-6) / 9
-    f = np.asarray(_preference(lam, lengths))[:2]
-    inner = h**lam * np.log(h)
-    np.testing.assert_allclose(
-      slope[:2], f * (inner - (f / 2 * inner).sum()), rtol=1e-9
-    )
-
-
-@pytest.mark.parametrize("lam", [-1e4, -30.0, 30.0, 1e4])
-def test_extreme_preferences_are_finite(lam):
+def test_extreme_preferences_are_finite():
   # ρ = 1 gives h = 0 for the shorter row, which the bound keeps above 0.
-  weights, slope = jax.jvp(
-    lambda x: _preference(x, rho=1.0), (np.float32(lam),), (np.float32(1),)
+  both = jax.jit(
+    lambda x: jax.jvp(lambda x: _preference(x, rho=1.0), (x,), (1.0,))
   )
-  weights = np.asarray(weights)
-  assert np.isfinite(weights).all()
-  assert np.isfinite(slope).all()
-  np.testing.assert_allclose(weights[:2].sum(), 2, rtol=1e-6)
+  for lam in np.float32([-1e4, -30.0, 30.0, 1e4]):
+    weights, slope = jax.device_get(both(lam))
+    assert np.isfinite(weights).all()
+    assert np.isfinite(slope).all()
+    np.testing.assert_allclose(weights[:2].sum(), 2, rtol=1e-6)
 
 
 def test_the_rank_in_a_group_by_hand():

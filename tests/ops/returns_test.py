@@ -68,13 +68,6 @@ def test_returns_name_the_ways_over_holes():
     to_go_of(np.ones((1, 1)), np.ones((1, 1), bool), 1.0, "cut")
 
 
-def test_an_outcome_reaches_every_token_undiscounted():
-  _, _, mask = _random_case(1)
-  outcomes = np.arange(1.0, 5.0)
-  to_go = to_go_of(outcomes_of(outcomes, mask), mask)
-  np.testing.assert_array_equal(to_go, np.where(mask, outcomes[:, None], 0))
-
-
 def test_length_adaptive_lambda_by_hand():
   lengths = np.arange(1000)
   # 1 − 1/(n/20); below 20 tokens it would be negative.
@@ -127,24 +120,6 @@ def test_advantages_are_direct_sums_that_skip_holes(seed, gamma, lam):
   )
 
 
-def test_a_cut_row_is_the_start_of_a_longer_one():
-  """Whose next state has the value V, of which nothing comes as expected."""
-  rewards, values, mask = _random_case(3)
-  mask[:, 0] = True  # Nothing would be before what follows.
-  beyond = np.array([0.7, -0.4, 0.0, 2.0])
-
-  def longer(x, last):
-    return np.concatenate([x, np.full((4, 1), 0) + last[:, None]], axis=1)
-
-  one = (longer(rewards, beyond), longer(values, beyond))
-  whole = longer(mask, np.ones(4, bool)).astype(bool)
-  with jax.enable_x64(True):
-    cut = advantages_of(rewards, values, mask, 0.9, np.full(4, 0.8), beyond)
-    whole = advantages_of(*one, whole, 0.9, np.full(4, 0.8))
-  for x, y in zip(cut, whole, strict=True):
-    np.testing.assert_allclose(x, np.asarray(y)[:, :-1], atol=1e-12)
-
-
 def test_episodes_of_one_row_are_those_of_several():
   rng = np.random.default_rng(7)
   rewards, values = rng.normal(size=(2, 1, 6))
@@ -172,30 +147,6 @@ def test_episodes_of_one_row_are_those_of_several():
       np.testing.assert_allclose(
         np.where(alone, to_go, 0), to_go_of(rewards, alone, 0.9), atol=1e-12
       )
-
-
-def test_each_row_has_its_own_lambda():
-  rewards, values, mask = _random_case(3)
-  lams = np.array([0.0, 0.5, 0.9, 1.0])
-  together = np.asarray(advantages_of(rewards, values, mask, 0.9, lams)[0])
-  for i, lam in enumerate(lams):
-    alone = np.asarray(advantages_of(rewards, values, mask, 0.9, lam)[0])
-    np.testing.assert_allclose(together[i], alone[i], rtol=1e-6)
-
-
-def test_limits_of_lambda():
-  rewards, values, mask = _random_case(4)
-  with jax.enable_x64(True):
-    to_go = np.asarray(to_go_of(rewards, mask))
-    monte_carlo, targets = advantages_of(rewards, values, mask, 1.0, 1.0)
-    np.testing.assert_allclose(
-      monte_carlo, np.where(mask, to_go - values, 0), atol=1e-12
-    )
-    np.testing.assert_allclose(targets, to_go, atol=1e-12)
-    without_values, _ = advantages_of(rewards, 0 * values, mask, 0.9, 0.5)
-    np.testing.assert_allclose(
-      without_values, to_go_of(rewards, mask, 0.45), atol=1e-12
-    )
 
 
 @jax.jit
@@ -317,21 +268,6 @@ def test_boundaries_by_hand():
   np.testing.assert_allclose(compacted, local * factors, rtol=1e-12)
 
 
-def test_a_value_of_the_next_row_in_the_place_of_the_outcome_by_hand():
-  rewards, outcome, _, mask, trace, order = _two_rows()
-  values = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 9.0]])
-  arguments = (rewards, outcome, values, mask, trace, order)
-  found, targets = _subtraces(
-    arguments, "compaction_rl_bootstrap", gamma=1.0, lam=0.5
-  )
-  # Errors 0.1, 0.1 and 0.4 − 0.3; two tokens later: a quarter of each.
-  local = np.array([[0.175, 0.15, 0.1], [0.35, 0.5, 0.0]])
-  np.testing.assert_allclose(found, local * [[0.25], [1.0]], rtol=1e-12)
-  np.testing.assert_allclose(
-    targets, [[0.275, 0.35, 0.4], [0.75, 1.0, 0.0]], rtol=1e-12
-  )
-
-
 @pytest.mark.parametrize(
   ("boundary", "first", "second"),
   [
@@ -350,26 +286,6 @@ def test_shares_of_a_reward_by_hand(boundary, first, second):
   np.testing.assert_allclose(found, [first, second], rtol=1e-12)
 
 
-@pytest.mark.parametrize("boundary", returns.BOUNDARIES)
-def test_shares_add_up_to_the_reward(boundary):
-  """Also where rows have no trained token: those get no share."""
-  mask = np.array([[1, 1], [0, 0], [1, 0], [0, 1], [1, 1]], bool)
-  trace, order = np.array([4, 4, 4, 4, 9]), np.array([0, 1, 2, 3, 0])
-  outcome, blank = np.array([2.0, 2.0, 2.0, 2.0, 5.0]), np.zeros((5, 2))
-  found, _ = _subtraces(
-    (blank, outcome, blank, mask, trace, order),
-    boundary,
-    gamma=1.0,
-    lam=0.0,
-    reward="split",
-  )
-  # λ = 0 and no values: a token has what it is paid; 0^N of earlier rows is 0.
-  if boundary.startswith("compaction_rl"):
-    np.testing.assert_allclose(found[3:], [[0, 2 / 3], [0, 5]])
-    return
-  np.testing.assert_allclose(found.sum(1), [2 / 3, 0, 2 / 3, 2 / 3, 5])
-
-
 def _random_traces(seed, num_rows=6, num_slots=5):
   rewards, values, mask = _random_case(seed, num_rows, num_slots)
   rng = np.random.default_rng(seed)
@@ -378,31 +294,6 @@ def _random_traces(seed, num_rows=6, num_slots=5):
   order = rng.permutation(num_rows) * 10
   outcome = rng.normal(size=9)[trace]
   return rewards, outcome, values, mask, trace, order
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-  seed=st.integers(0, 10_000),
-  gamma=st.sampled_from([1.0, 0.9]),
-  lam=st.sampled_from([1.0, 0.8, 0.0]),
-)
-def test_a_chain_is_one_long_sequence(seed, gamma, lam):
-  case = _random_traces(seed)
-  rewards, outcome, values, mask, trace, order = case
-  found, targets = _subtraces(case, "chain", gamma=gamma, lam=lam)
-  for name in np.unique(trace):
-    rows = np.flatnonzero(trace == name)
-    rows = rows[np.argsort(order[rows])]
-    at = mask[rows]  # Flattening keeps the order of rows, then of slots.
-    if not at.any():
-      continue
-    paid = rewards[rows][at].copy()
-    paid[-1] += outcome[rows[0]]
-    expected = _direct_advantages(paid, values[rows][at], gamma, lam)
-    np.testing.assert_allclose(found[rows][at], expected, atol=1e-12)
-    np.testing.assert_allclose(
-      targets[rows][at], expected + values[rows][at], atol=1e-12
-    )
 
 
 @settings(deadline=None, max_examples=10)
@@ -432,58 +323,8 @@ def test_every_boundary_is_that_of_plain_loops(
   np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=10)
-@given(seed=st.integers(0, 10_000))
-def test_where_the_boundaries_agree(seed):
-  case = _random_traces(seed)
-  rewards, outcome, values, mask, _, order = case
-  # Every row a rollout of its own: plain estimation.
-  paid = rewards + np.asarray(outcomes_of(outcome, mask))
-  with jax.enable_x64(True):
-    plain, _ = advantages_of(paid, values, mask, 0.95, 0.9)
-  alone = (*case[:4], np.arange(6), order)
-  for boundary in returns.BOUNDARIES:
-    found, _ = _subtraces(alone, boundary)
-    np.testing.assert_allclose(found, plain, atol=1e-6)
-  # γ = λ = 1 and nothing but the outcome: A = R − V in all but "bootstrap".
-  sparse = (0 * rewards, *case[1:])
-  for boundary in ("outcome", "chain", "compaction_rl"):
-    found, _ = _subtraces(sparse, boundary, gamma=1.0, lam=1.0)
-    np.testing.assert_allclose(
-      found, np.where(mask, outcome[:, None] - values, 0), atol=1e-12
-    )
-  # No values: the factor between rows is what the chain does.
-  blank = (0 * rewards, outcome, 0 * values, *case[3:])
-  np.testing.assert_allclose(
-    _subtraces(blank, "compaction_rl")[0],
-    _subtraces(blank, "chain")[0],
-    atol=1e-12,
-  )
-
-
-@pytest.mark.parametrize("boundary", returns.BOUNDARIES)
-def test_the_order_of_rows_in_the_batch_is_irrelevant(boundary):
-  case = _random_traces(11)
-  shuffle = np.array([3, 0, 5, 1, 4, 2])
-  found = _subtraces(case, boundary)
-  shuffled = _subtraces([x[shuffle] for x in case], boundary)
-  for a, b in zip(found, shuffled, strict=True):
-    np.testing.assert_allclose(a[shuffle], b, atol=1e-12)
-
-
 def test_subtraces_name_the_boundaries_and_the_rewards():
   with pytest.raises(ValueError, match=r"'none'.*outcome.*compaction_rl"):
     _subtraces(_two_rows(), "none")
   with pytest.raises(ValueError, match=r"reward='half'.*terminal.*split"):
     _subtraces(_two_rows(), "chain", reward="half")
-
-
-@pytest.mark.slow
-def test_the_same_without_jit():
-  rewards, outcome, values, mask, trace, order = _random_traces(12)
-  arguments = (rewards, outcome, values, mask, trace, order, 0.95, 0.9)
-  for boundary in ("chain", "compaction_rl"):
-    found = returns.subtrace_advantages(*arguments, boundary)
-    expected = subtraces_of(*arguments, boundary=boundary)
-    for a, b in zip(found, expected, strict=True):
-      np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

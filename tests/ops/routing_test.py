@@ -62,28 +62,6 @@ def test_balance_is_the_papers_sum():
   np.testing.assert_allclose(values[mask].mean(), want, rtol=1e-6)
 
 
-def test_balance_is_one_when_even_and_e_at_worst():
-  even = np.full((B, T, LAYERS, E), 1 / E)
-  skewed = np.zeros((LAYERS, E))
-  skewed[:, 1] = 1.0
-  np.testing.assert_allclose(balance_of(even, skewed), 1, rtol=1e-6)
-  worst = np.broadcast_to(skewed, even.shape)
-  np.testing.assert_allclose(balance_of(worst, skewed), E, rtol=1e-6)
-
-
-def test_balance_lowers_the_probability_of_full_experts():
-  def loss(logits, shares):
-    probs = jax.nn.softmax(logits)[None, None, None]
-    return routing.balance(probs, shares).sum()
-
-  shares = np.float32([[0.7, 0.1, 0.1, 0.1]])
-  slope, of_shares = jax.device_get(
-    jax.jit(jax.grad(loss, (0, 1)))(np.zeros(E, np.float32), shares)
-  )
-  assert slope[0] > 0 > slope[1:].max()
-  assert not of_shares.any()  # A constant of the loss.
-
-
 def test_routers_of_other_tokens_reach_nothing():
   probs, ids, mask = _case()
   total, weight = load_of(ids, mask)

@@ -84,21 +84,6 @@ def test_credits_by_hand():
   )
 
 
-def test_credits_add_up_to_what_the_start_did_not_expect():
-  rng = np.random.default_rng(1)
-  lengths = rng.integers(1, SHAPE[1] + 1, SHAPE[0])
-  mask = np.arange(SHAPE[1]) < lengths[:, None]
-  ends = mask & (rng.random(SHAPE) < 0.3)
-  number = np.asarray(jax.jit(segments.numbers)(ends))
-  utility = np.take_along_axis(rng.random(SHAPE), number, axis=1)
-  rewards = rng.random(SHAPE[0])
-  got, _ = credits_and_spread(utility, ends, rewards, mask)
-  np.testing.assert_allclose(
-    got.sum(axis=1), rewards - utility[:, 0], atol=1e-6
-  )
-  assert not got[~mask].any()
-
-
 def test_what_does_not_exist_has_no_credit():
   utility, segment_end, rewards, mask = _golden()
   nothing, _ = credits_and_spread(utility, segment_end, rewards, mask & False)

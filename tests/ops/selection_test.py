@@ -69,8 +69,5 @@ def test_the_last_values_are_remembered():
     memory = remember(memory, jnp.asarray(x), jnp.asarray(present))
     assert memory.num_seen == total
     np.testing.assert_allclose(
-      selection.quantiles(memory, shares),
-      np.quantile(past, shares),
-      1e-6,
-      1e-7,
+      selection.quantiles(memory, shares), np.quantile(past, shares), 1e-6, 1e-7
     )

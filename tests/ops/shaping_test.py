@@ -84,36 +84,6 @@ def test_grpo_s_by_hand():
   )
 
 
-def test_shaping_hands_out_a_fixed_sum_per_slot_and_side():
-  rng = np.random.default_rng(0)
-  correct, mask = rng.random(12) < 0.5, rng.random((12, 5)) < 0.7
-  group_id = rng.integers(3, size=12)
-  entropy = rng.random((12, 5)).astype(np.float32)
-  valid = rng.random(12) < 0.8
-  rewards = np.asarray(
-    gtpo_rewards(
-      correct, entropy, mask, group_id, 3, valid, alpha1=2.0, alpha2=0.5
-    )
-  )
-  alive = mask & valid[:, None]
-  for group in range(3):
-    for side in (True, False):
-      rows = (group_id == group) & (correct == side)
-      expected = (2.5 if side else -2.5) * alive[rows].sum(axis=0)
-      np.testing.assert_allclose(rewards[rows].sum(axis=0), expected, rtol=1e-5)
-  # In a slot, the more entropy the more reward, right or wrong.
-  ranks = (
-    rewards - np.where(correct, 0, 100)[:, None] - 1000 * group_id[:, None]
-  )
-  for t in range(5):
-    rows = np.flatnonzero(alive[:, t])
-    for i in rows:
-      for j in rows:
-        if group_id[i] == group_id[j] and correct[i] == correct[j]:
-          more = entropy[i, t] > entropy[j, t]
-          assert more == (ranks[i, t] > ranks[j, t])
-
-
 @pytest.mark.parametrize("function", SHAPERS)
 @pytest.mark.parametrize("entropy", [0.0, 1e-9, 0.4, 9.0])
 def test_equal_entropies_shape_alike(function, entropy):
@@ -165,34 +135,6 @@ def test_normalized_over_group_by_hand():
   joint = np.array([-3, -1, 1, 3, 0, 0]) / 5**0.5  # Mean 4, variance 5.
   np.testing.assert_allclose(run("joint"), joint, rtol=1e-5)
   np.testing.assert_array_equal(run("none"), [1, 3, 5, 7, 2, 0])
-
-
-def test_normalized_over_the_tokens_of_a_group():
-  rewards = np.asarray(_shaped(gtpo_rewards))
-  for how, sides in (
-    ("joint", [CORRECT | True]),
-    ("split", [CORRECT, ~CORRECT]),
-  ):
-    found = np.asarray(
-      normalized(rewards, MASK, **GROUP, positive=CORRECT, how=how)
-    )
-    assert not found[~MASK].any()
-    for rows in sides:
-      entries = found[rows][MASK[rows]]
-      np.testing.assert_allclose(entries.mean(), 0, atol=1e-4)
-      np.testing.assert_allclose(entries.std(), 1, rtol=1e-4)
-  # Nothing but the outcome: joint keeps its sign, split leaves nothing.
-  outcome = np.asarray(_shaped(gtpo_rewards, alpha2=0.0))
-  even = MASK & (np.arange(3) < 2)  # As many right as wrong tokens.
-  np.testing.assert_allclose(
-    normalized(outcome, even, **GROUP, positive=CORRECT, how="joint"),
-    np.where(even, outcome, 0),
-    rtol=1e-5,
-  )
-  np.testing.assert_array_equal(
-    normalized(outcome, MASK, **GROUP, positive=CORRECT, how="split"),
-    0,
-  )
 
 
 def test_normalized_names_what_it_knows():

@@ -263,11 +263,7 @@ def test_a_teacher_of_the_chain_makes_the_same_contexts():
     {name: jnp.asarray(x)[None] for name, x in example.extras.items()},
   )
   rollout = _run(
-    table,
-    prompts,
-    task.max_completion_len,
-    task.compaction,
-    task.environment,
+    table, prompts, task.max_completion_len, task.compaction, task.environment
   )
   traces = rollout.traces
   np.testing.assert_array_equal(rollout.completion_mask.any(1), [True] * 4)

@@ -57,6 +57,7 @@ def test_top_p_keeps_tokens_with_less_than_p_before_them(logits, p):
   )
 
 
+@pytest.mark.slow
 @examples
 @hypothesis.given(LOGITS, st.floats(0.01, 1))
 def test_min_p_keeps_tokens_near_the_most_likely(logits, p):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.models import transformer
-from grpo_jax.ops import baselines, logprobs
+from grpo_jax.ops import logprobs
 from grpo_jax.rollout import hints, mixing, sampling
 from grpo_jax.types import Prompts, Scored
 from tests.models import transformer_test
@@ -178,28 +178,15 @@ def test_drafts_without_room_are_those_that_would_not_fit(drawn):
 
 def teacher_forced(drawn, rollout):
   """Logits [B, T, V] of one pass over whole rows, at the temperature."""
-  logits = _logits(
-    drawn.policy,
-    drawn.params,
-    drawn.prompts.tokens,
-    drawn.prompts.mask,
-    rollout.tokens,
-    rollout.completion_mask,
-    rollout.prompt_index,
+  logits = sampling_test.logits_of(
+    drawn.policy, drawn.params, drawn.prompts, rollout
   )
-  return np.asarray(logits)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _logits(policy, params, *rows):
-  h, _ = policy.hidden(params, *rows)
-  return policy.head(params, h) / SAMPLER.temperature
+  return np.asarray(logits) / SAMPLER.temperature
 
 
 _token_logprobs = jax.jit(logprobs.token_logprobs)
 _entropy = jax.jit(logprobs.entropy_from_logits)
 _kinds = jax.jit(hints.kinds, static_argnums=0)
-_live_groups = jax.jit(baselines.live_groups, static_argnums=3)
 
 
 def test_what_is_recorded_is_what_a_pass_over_whole_rows_says(drawn):
@@ -340,31 +327,8 @@ def test_shares_are_the_probabilities():
     assert counts[3] == shares[3] or shares[3]
 
 
-def test_groups_without_any_right_row_live_where_some_rows_have_the_answer():
-  """With G wrong rows, but for those draws in which no row, or every one, has
-  the answer: of the deviation of a group nothing else decides."""
-  q, size, num_groups = 0.25, 8, 2000
-  settings = dataclasses.replace(
-    CORRECTION, p_cue=0.0, p_answer=q, p_reference=0.0
-  )
-  ids = np.arange(num_groups)
-  keys = sampling_test.row_keys(jax.random.key(1), ids, size)
-  kinds = _kinds(settings, keys, np.zeros(len(keys), bool))
-  right = (np.asarray(kinds) == hints.BY_ANSWER).astype(np.float32)
-  group = np.repeat(ids, size)
-  live = np.asarray(
-    _live_groups(right, np.ones(len(keys), bool), group, num_groups)
-  )
-  count = right.reshape(num_groups, size).sum(1)
-  np.testing.assert_array_equal(live, (count > 0) & (count < size))
-  expected = 1 - (1 - q) ** size - q**size
-  deviation = np.sqrt(expected * (1 - expected) / num_groups)
-  assert abs(np.mean(live) - expected) < 4 * deviation
-
-
 @pytest.mark.parametrize(
-  "change",
-  [{"mix": mixing.Mixing(rate=0.5)}, {"record_routing": True}],
+  "change", [{"mix": mixing.Mixing(rate=0.5)}, {"record_routing": True}]
 )
 def test_what_a_second_reading_does_not_know_is_refused(drawn, change):
   config = dataclasses.replace(SAMPLER, **change)

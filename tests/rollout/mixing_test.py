@@ -190,16 +190,10 @@ def forced(drawn, rollout, with_mix=True):
   extras = None
   if with_mix:
     extras = {"mix_ids": rollout.mix_ids, "mix_weights": rollout.mix_weights}
-  h, _ = jax.jit(drawn.policy.hidden)(
-    drawn.params,
-    drawn.prompts.tokens,
-    drawn.prompts.mask,
-    rollout.tokens,
-    rollout.completion_mask,
-    rollout.prompt_index,
-    extras,
+  logits = sampling_test.logits_of(
+    drawn.policy, drawn.params, drawn.prompts, rollout, extras
   )
-  return drawn.policy.head(drawn.params, h) / TEMPERATURE
+  return logits / TEMPERATURE
 
 
 @pytest.mark.slow

@@ -37,6 +37,14 @@ def sample(policy, params, prompts, key, config, group_size):
   return jax.device_get(rollout)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def logits_of(policy, params, prompts, rollout, extras=None):
+  """Logits [B, T, V] of a pass over the whole rows of a rollout."""
+  rows = rollout.tokens, rollout.completion_mask, rollout.prompt_index
+  h, _ = policy.hidden(params, prompts.tokens, prompts.mask, *rows, extras)
+  return policy.head(params, h)
+
+
 def make_prompts(tokens, ids=None):
   tokens = np.asarray(tokens, np.int32)
   ids = np.asarray(range(len(tokens)) if ids is None else ids, np.int32)
@@ -264,12 +272,7 @@ def test_frequencies_and_records_follow_the_filtered_distribution(change, kept):
   config = sampling.SamplerConfig(2, (), 0, **change)
   num_rows = 4000
   rollout = sample(
-    MARKOV,
-    table,
-    make_prompts([[0]]),
-    jax.random.key(0),
-    config,
-    num_rows,
+    MARKOV, table, make_prompts([[0]]), jax.random.key(0), config, num_rows
   )
   warm = probs ** (1 / config.temperature)
   warm /= warm.sum()
@@ -320,12 +323,7 @@ def test_kept_ids_are_what_the_filters_left(change, kept):
   # Token 0 ends a row, so that some slots are never written.
   config = sampling.SamplerConfig(4, (0,), 0, record_kept=True, **change)
   rollout = sample(
-    MARKOV,
-    table,
-    make_prompts([[0]]),
-    jax.random.key(0),
-    config,
-    20,
+    MARKOV, table, make_prompts([[0]]), jax.random.key(0), config, 20
   )
   mask = np.asarray(rollout.completion_mask)
   assert not mask.all()
@@ -379,9 +377,7 @@ def take(prompts, rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "lanes", [None, pytest.param(5, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("lanes", [None, 5])
 def test_recorded_log_probs_equal_teacher_forcing(model, lanes):
   policy, params, prompts = model
   with jax.enable_x64(True):
@@ -390,29 +386,11 @@ def test_recorded_log_probs_equal_teacher_forcing(model, lanes):
     )
     rollout = sample(policy, params, prompts, jax.random.key(1), config, 4)
     assert not rollout.completion_mask.all()
-
-    @jax.jit
-    def forced(params, prompts, rollout):
-      h, _ = policy.hidden(
-        params,
-        prompts.tokens,
-        prompts.mask,
-        rollout.tokens,
-        rollout.completion_mask,
-        rollout.prompt_index,
-        None,
-      )
-      return logprobs.token_outputs(
-        functools.partial(policy.head, params),
-        h,
-        rollout.tokens,
-        temperature=0.7,
-        with_entropy=False,
-      )[0]
-
+    logits = logits_of(policy, params, prompts, rollout)
+    forced = logprobs.token_logprobs(logits, rollout.tokens, 0.7)
     np.testing.assert_allclose(
       rollout.sampler_logp,
-      np.where(rollout.completion_mask, forced(params, prompts, rollout), 0),
+      np.where(rollout.completion_mask, forced, 0),
       atol=1e-6,  # The buffers are float32.
     )
     drawn = rollout.completion_mask
@@ -518,19 +496,16 @@ def assert_same_rollout(rollout, expected):
   ("config", "lanes", "smallest"),
   [
     (dataclasses.replace(WINDOWED, cache_dtype="int8"), 5, 8),
-    pytest.param(WINDOWED, None, 2, marks=pytest.mark.slow),
-    pytest.param(transformer_test.PLAIN, 1, 128, marks=pytest.mark.slow),
-    pytest.param(EXPERTS, 5, 4, marks=pytest.mark.slow),
-    pytest.param(transformer_test.LINEAR, 5, 4, marks=pytest.mark.slow),
+    (WINDOWED, None, 2),
+    (transformer_test.PLAIN, 1, 128),
+    (EXPERTS, 5, 4),
+    (transformer_test.LINEAR, 5, 4),
   ],
 )
 def test_rows_depend_neither_on_lanes_nor_on_how_the_cache_grows(
   config, lanes, smallest
 ):
-  options = {
-    "record_kept": True,
-    "record_routing": config.num_experts > 0,
-  }
+  options = {"record_kept": True, "record_routing": config.num_experts > 0}
   with jax.enable_x64(True):
     assert_same_rollout(
       rollout_of(config, smallest, lanes=lanes, num_cache_sizes=5, **options),
@@ -606,9 +581,7 @@ def test_a_cache_that_holds_prompts_gets_that_of_the_row_in_the_lane():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "lanes", [None, pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("lanes", [None, 3])
 def test_rows_may_have_limits_of_their_own(model, lanes):
   policy, params, prompts = model
   limits = np.array([1, 5, 3, 2, 4, 5, 1, 2, 5, 3, 4, 1])

@@ -12,7 +12,7 @@ import scipy.special
 
 from grpo_jax.rollout import sampling, seats
 from tests.models import drawn
-from tests.rollout import toy
+from tests.rollout import sampling_test, toy
 from tests.training import tiny
 
 # Prompts with the extra "short" begin, and the two take turns.
@@ -63,20 +63,6 @@ def played():
   return jax.device_get(rollout), (ours, other), everyone
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def logits_of(policy, params, rollout, prompts):
-  """By the pass of the update, [B, T, V]."""
-  h, _ = policy.hidden(
-    params,
-    prompts.tokens,
-    prompts.mask,
-    rollout.tokens,
-    rollout.completion_mask,
-    rollout.prompt_index,
-  )
-  return policy.head(params, h)
-
-
 @pytest.mark.slow
 def test_each_token_is_the_choice_of_the_model_whose_turn_it_is():
   """A pass over the whole row of each model makes the same choices."""
@@ -84,7 +70,9 @@ def test_each_token_is_the_choice_of_the_model_whose_turn_it_is():
   prompts = make_prompts()
   choices = np.stack(
     [
-      np.argmax(logits_of(policy, params, rollout, prompts), axis=-1)
+      np.argmax(
+        sampling_test.logits_of(policy, params, prompts, rollout), axis=-1
+      )
       for policy, params in zip(policies, everyone, strict=True)
     ]
   )  # [models, B, T]
@@ -129,7 +117,9 @@ def test_only_what_the_policy_wrote_is_trained():
 @pytest.mark.slow
 def test_what_the_policy_is_said_to_have_written_has_its_log_probs():
   rollout, policies, everyone = played()
-  logits = logits_of(policies[0], everyone[0], rollout, make_prompts())
+  logits = sampling_test.logits_of(
+    policies[0], everyone[0], make_prompts(), rollout
+  )
   logp = scipy.special.log_softmax(logits, axis=-1)
   logp = np.take_along_axis(logp, rollout.tokens[..., None], axis=-1)[..., 0]
   own = np.asarray(rollout.written)

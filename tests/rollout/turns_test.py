@@ -139,11 +139,7 @@ def test_what_is_read_has_no_log_prob():
 def test_a_row_depends_on_its_own_key_only():
   prompts = toy_prompts([1] * 6, [0, 1, 0, 1, 0, 1])
   run = functools.partial(
-    _run,
-    np.zeros((7, 7)),
-    slots=14,
-    group_size=2,
-    environment=toy.ENVIRONMENT,
+    _run, np.zeros((7, 7)), slots=14, group_size=2, environment=toy.ENVIRONMENT
   )
   everyone = run(prompts)
   some = run(jax.tree.map(lambda x: x[jnp.array([4, 1])], prompts))
@@ -170,8 +166,7 @@ def _actions(rollout, row):
 
 
 @pytest.mark.parametrize(
-  ("name", "options"),
-  [("calc_tool", {"leak": True}), ("grid", {})],
+  ("name", "options"), [("calc_tool", {"leak": True}), ("grid", {})]
 )
 def test_the_twin_of_a_task_answers_the_same(name, options):
   """Episodes of a policy that knows the grammar and little else."""

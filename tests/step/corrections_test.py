@@ -165,22 +165,6 @@ def test_the_gradient_at_injected_tokens(stepped, train_injected):
   assert (slope[with_hint] != 0).any() == train_injected
 
 
-@pytest.mark.slow
-def test_counts_of_a_step(stepped):
-  play = jax.jit(stepped[0].phase.sampler.sample)
-  for one in stepped:
-    key, _ = jax.jit(step_lib.step_keys)(one.before)
-    drafts = play(one.before.params, one.prompts, key)
-    injected = np.asarray(one.groups.rollout.corrections.injected)
-    after = (np.cumsum(injected, axis=1) > 0) & ~injected
-    mask = np.asarray(one.groups.rollout.completion_mask)
-    more = (after & mask).sum()
-    assert one.metrics["correction/injected"] == injected.sum()
-    assert one.metrics["correction/generated"] == more > 0
-    size = np.asarray(drafts.completion_mask).sum()
-    assert one.metrics["tokens/generated"] == size + more
-
-
 def rollout_of(kind, injected, mask):
   """Two groups of three rows, of which numbers of corrections are made."""
   kind = np.array(kind)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import types
 
 import chex
@@ -24,7 +23,6 @@ from grpo_jax.training.phases import executors
 from grpo_jax.training.problem import unscored
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout, Scored
-from tests.experiments import tiny_config
 from tests.step import router_test
 from tests.training import tiny
 
@@ -36,7 +34,6 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 _add = jax.jit(dynamic_sampling.add, static_argnums=2)
 _choose_groups = jax.jit(dynamic_sampling.choose_groups, static_argnums=1)
 _metrics = jax.jit(dynamic_sampling.metrics)
-_live = jax.jit(dynamic_sampling.live_groups, static_argnums=1)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -107,20 +104,6 @@ def test_live_groups_by_hand():
   assert found.tolist() == expected
   rows = np.repeat(expected, 4) & valid
   np.testing.assert_array_equal(np.asarray(mask).any(axis=1), rows)
-
-
-@pytest.mark.parametrize(
-  ("p", "share"), [(0.02, 0.149), (0.1, 0.570), (0.5, 0.992)]
-)
-def test_how_many_groups_live_is_known(p, share):
-  """1 − pᴳ − (1 − p)ᴳ: over all outcomes of eight rows, with their chances."""
-  outcomes = np.array(list(itertools.product([0.0, 1.0], repeat=8)))  # [256, 8]
-  groups = _groups(range(256), 256 * [True], num_prompts=256, group_size=8)
-  groups = dataclasses.replace(groups, scored=_scored(outcomes.ravel()))
-  chance = np.where(outcomes == 1, p, 1 - p).prod(axis=1)
-  live = np.asarray(_live(groups))
-  np.testing.assert_allclose((chance * live).sum(), share, atol=5e-4)
-  np.testing.assert_allclose((chance * live).sum(), 1 - p**8 - (1 - p) ** 8)
 
 
 # Deviations 1/2, 1e-7 (round-off), 0.577, and 0.1: its last was not scored.
@@ -298,12 +281,12 @@ def programs():
 @pytest.mark.parametrize(
   ("live_ids", "num_rounds", "kept"),
   [
-    pytest.param((0, 1, 2, 3, 5), 1, (0, 1, 2, 3), marks=pytest.mark.slow),
+    ((0, 1, 2, 3, 5), 1, (0, 1, 2, 3)),
     # The surplus is dropped.
-    pytest.param((1, 4, 5, 6, 7, 8), 2, (1, 4, 5, 6), marks=pytest.mark.slow),
-    pytest.param((2, 7, 8, 11), 3, (2, 7, 8, 11), marks=pytest.mark.slow),
+    ((1, 4, 5, 6, 7, 8), 2, (1, 4, 5, 6)),
+    ((2, 7, 8, 11), 3, (2, 7, 8, 11)),
     ((3, 5), 3, (3, 5, 8, 9)),  # The bound; dead ones of the last round.
-    pytest.param((), 3, (8, 9, 10, 11), marks=pytest.mark.slow),
+    ((), 3, (8, 9, 10, 11)),
   ],
 )
 def test_rounds_end_with_enough_live_groups_or_at_the_bound(
@@ -543,7 +526,7 @@ def both_ways(phase, live_ids):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("algorithm", "when_short"), [("grpo", "duplicate"), slow("remax", "fewer")]
+  ("algorithm", "when_short"), [("grpo", "duplicate"), ("remax", "fewer")]
 )
 def test_rounds_with_the_host_between_them_are_the_same(algorithm, when_short):
   # Full after one round, after two, and not at all.
@@ -571,17 +554,6 @@ def test_rounds_with_the_host_between_them_are_the_same(algorithm, when_short):
       (30, 32, 35, 30 if when_short == "duplicate" else 33),
     )
   ]
-
-
-def _run_config():
-  """The tiny run, with pairs whose rewards are often equal."""
-  config = tiny_config.get_config("dapo")
-  config.rl.steps = 6
-  config.rl.group_size = 2
-  config.rl.max_rounds = 3
-  config.eval.every = 3
-  config.log.trackers = ()
-  return config
 
 
 def test_what_becomes_of_a_short_batch_is_about_rounds():

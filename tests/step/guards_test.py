@@ -20,7 +20,7 @@ P = 4
 
 
 @pytest.fixture(scope="module")
-def parts():
+def phase():
   return tiny.make_phase("grpo")
 
 

@@ -124,6 +124,7 @@ def test_a_batch_has_so_many_old_groups_and_the_others_are_its_own(drawn):
   )  # It would be of other tokens.
 
 
+@pytest.mark.slow
 def test_each_group_is_kept_as_often_and_chosen_as_often(drawn):
   """Binomial counts, five standard deviations wide."""
 
@@ -144,6 +145,7 @@ def test_each_group_is_kept_as_often_and_chosen_as_often(drawn):
   assert_even(np.bincount(chosen, minlength=2 * P) / G, OLD / (2 * P))
 
 
+@pytest.mark.slow
 def test_who_looks_sees_the_rows_of_the_step(drawn):
   """Rows that old rows have replaced are shown as not trained."""
   for step, (mixed, shown) in enumerate(drawn.found):
@@ -156,6 +158,7 @@ def test_who_looks_sees_the_rows_of_the_step(drawn):
     assert shown.completion_mask.all()
 
 
+@pytest.mark.slow
 def test_what_nobody_could_score_is_not_kept():
   _, state = run(jnp.arange(P * G), 4)
   np.testing.assert_array_equal(state["seen"], len(FIRST) * (P - 1))

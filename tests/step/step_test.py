@@ -15,7 +15,7 @@ from grpo_jax.algorithms import options
 from grpo_jax.ops import aggregation, selection, surrogates
 from grpo_jax.step import step
 from grpo_jax.training.runtime import checkpoints
-from grpo_jax.types import Algorithm, Scored, row_arrays, set_fields
+from grpo_jax.types import Algorithm, row_arrays, set_fields
 from tests.training import tiny
 
 HOST_TRAFFIC = re.compile(
@@ -77,19 +77,21 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32():
 
 
 @pytest.mark.parametrize(
-  ("dtype", "cache_dtype", "micro", "gap"),
+  ("fields", "micro", "gap"),
   [
-    ("float32", "model", 2, (0, 1e-4)),
-    slow("float32", "model", 16, (0, 1e-4)),
-    slow("float32", "bfloat16", 16, (1e-5, 0.02)),
-    slow("bfloat16", "model", 2, (1e-5, 0.5)),
-    slow("bfloat16", "int8", 2, (1e-5, 0.5)),
+    ({"num_layers": 1}, 2, (0, 1e-4)),
+    slow({}, 16, (0, 1e-4)),
+    # The sampler reads states token by token, the update reads chunks.
+    slow(tiny.LINEAR, 4, (0, 1e-4)),
+    slow({"cache_dtype": "bfloat16"}, 16, (1e-5, 0.02)),
+    slow({"dtype": "bfloat16"}, 2, (1e-5, 0.5)),
+    slow({"dtype": "bfloat16", "cache_dtype": "int8"}, 2, (1e-5, 0.5)),
   ],
 )
-def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
+def test_first_update_is_on_policy_in_every_bit(fields, micro, gap):
   """A transformer, sampled and updated in one program: the ratio is 1.0."""
   policy = tiny.tiny_transformer(
-    width=16, num_layers=2, mlp_width=32, dtype=dtype, cache_dtype=cache_dtype
+    **{"width": 16, "num_layers": 2, "mlp_width": 32} | fields
   )
   phase = tiny.make_phase(policy=policy, micro_batch_size=micro)
   state = tiny.drawn_state(phase, spread=0.2)
@@ -109,9 +111,7 @@ def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "micro", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))]
-)
+@pytest.mark.parametrize("micro", [2, 4, 8])
 def test_anchor_pass_has_the_bits_of_the_update(micro):
   """With several updates the anchor is computed at the update's shapes."""
   phase = tiny.make_phase(micro_batch_size=micro, num_epochs=2)
@@ -301,28 +301,7 @@ def test_trainable_scalar_and_state_train_and_resume(tmp_path):
 
 
 @pytest.mark.slow
-def test_unscored_rows_are_masked_and_counted():
-  def half(prompts, rollout):
-    scored = tiny.count_token(prompts, rollout)
-    valid = jnp.arange(len(scored.rewards)) % 2 == 0
-    return dataclasses.replace(
-      scored, valid=valid, rewards=jnp.where(valid, scored.rewards, jnp.nan)
-    )
-
-  phase = tiny.make_phase(score=half)
-  state, metrics, _ = _fused(phase)(tiny.make_state(phase), tiny.make_prompts())
-  assert metrics["unscored"] == 8
-  assert np.isfinite(metrics["loss"])
-  assert np.isfinite(metrics["gradient_norm"])
-  assert all(
-    np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.params))
-  )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  "name", tiny.each(("reinforce", "grpo"), ("reinforce",))
-)
+@pytest.mark.parametrize("name", ["reinforce", "grpo"])
 def test_a_step_without_scored_rows_learns_and_says_nothing(name):
   def nobody(prompts, rollout):
     scored = tiny.count_token(prompts, rollout)
@@ -346,33 +325,3 @@ def test_a_step_without_scored_rows_learns_and_says_nothing(name):
   if name == "reinforce":
     for of_state in (before["algorithm"], after["algorithm"]):
       assert of_state["reward_sum"] == of_state["weight"] != 0
-
-
-@pytest.mark.slow
-def test_exact_metrics_of_a_known_rollout():
-  """Lengths, dead groups and shares, counted by hand."""
-
-  def score(prompts, rollout):
-    del prompts
-    rewards = jnp.array([1.0, 1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1])
-    return Scored(
-      rewards,
-      jnp.ones(16, bool),
-      rewards > 0,
-      {"a": rewards},
-      {"a": jnp.float32(1.0)},
-    )
-
-  phase = tiny.make_phase(score=score)
-  _, metrics, _ = _fused(phase)(tiny.make_state(phase), tiny.make_prompts())
-  expected = {
-    "reward/mean": 7 / 16,
-    "accuracy": 7 / 16,
-    "reward/a": 7 / 16,
-    "dead_groups": 0.5,
-    "dead_groups/all_right": 0.25,
-    "dead_groups/all_wrong": 0.25,
-    "unscored": 0.0,
-  }
-  for name, value in expected.items():
-    np.testing.assert_allclose(metrics[name], value, 1e-6, err_msg=name)

@@ -43,9 +43,7 @@ def _with_kernel(params):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trunk", architecture.CRITIC_TRUNKS)
-@pytest.mark.parametrize(
-  "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_values_are_linear_in_the_policys_states(trunk, dtype):
   policy = tiny.tiny_transformer(dtype=dtype)
   policy_params = drawn.params(policy)

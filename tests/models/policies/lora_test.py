@@ -14,7 +14,6 @@ from safetensors import numpy as safetensors
 from grpo_jax.models import transformer
 from grpo_jax.models.hf import peft
 from grpo_jax.models.policies import lora
-from grpo_jax.step import step
 from tests.models import transformer_test
 from tests.training import tiny
 
@@ -22,6 +21,8 @@ ALL = ("query", "key", "value", "out", "gate", "up", "down")
 CONFIG = lora.LoRAConfig(rank=2, alpha=3.0)
 SOME = lora.LoRAConfig(rank=3, alpha=6.0, modules=("down", "value", "out"))
 RICH = transformer_test.RICH
+teacher_forced = transformer_test.teacher_forced
+step_by_step = transformer_test.step_by_step
 
 
 def policy_of(config, lora_config=CONFIG):
@@ -47,37 +48,30 @@ def make_params(config, lora_config=CONFIG, spread=0.3):
   return {**params, "trained": jax.device_put(trained)}
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def teacher_forced(policy, params, batch):
-  """Logits [B, T, V] of the whole sequences at once."""
-  return policy.head(params, policy.hidden(params, *batch, None)[0])
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def step_by_step(policy, params, batch):
-  """The same with a cache."""
-  prompt_tokens, prompt_mask, tokens, _, prompt_index = batch
-  num_slots = tokens.shape[1]
-  h, prefix, _ = policy.prefill(params, prompt_tokens, prompt_mask)
-  h, prefix = jax.tree.map(lambda x: x[prompt_index], (h, prefix))
-
-  def one(cache, t):
-    positions = jnp.full(len(tokens), t)
-    h, cache, _ = policy.decode(
-      weights, tokens[:, t], positions, t, prefix, cache
-    )
-    return cache, h
-
-  weights = policy.weights(params)
-  cache = policy.allocate(len(tokens), num_slots)
-
-  _, later = jax.lax.scan(one, cache, jnp.arange(num_slots - 1))
-  h = jnp.concatenate([h[:, None], jnp.moveaxis(later, 0, 1)], axis=1)
-  return policy.head(params, h)
-
-
 def assert_same(tree, other):
   jax.tree.map(np.testing.assert_array_equal, tree, other)
+
+
+def assert_merged_is_the_same(config, adapters, atol=1e-9):
+  """Adapters over a base give the logits of one that they are merged into."""
+  params, batch = make_params(config, adapters), transformer_test.make_batch()
+  without = jax.tree.map(np.zeros_like, params["trained"])
+  merged, base = (
+    teacher_forced(config, merge({**params, "trained": x}, adapters), batch)
+    for x in (params["trained"], without)
+  )
+  for run in (teacher_forced, step_by_step):
+    found = run(policy_of(config, adapters), params, batch)
+    transformer_test.assert_same_logits(found, merged, atol)
+  gap = transformer_test.existing(merged) - transformer_test.existing(base)
+  assert abs(gap).max() > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapters", [CONFIG, SOME])
+def test_merged_and_unmerged_give_the_same_logits(adapters):
+  with jax.enable_x64(True):
+    assert_merged_is_the_same(transformer_test.float64(RICH), adapters)
 
 
 @pytest.mark.slow
@@ -86,13 +80,8 @@ def assert_same(tree, other):
   [
     (RICH, teacher_forced),
     (RICH, step_by_step),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        (transformer_test.PLAIN, teacher_forced),
-        (dataclasses.replace(RICH, cache_dtype="int8"), step_by_step),
-      )
-    ),
+    (transformer_test.PLAIN, teacher_forced),
+    (dataclasses.replace(RICH, cache_dtype="int8"), step_by_step),
   ],
 )
 def test_fresh_adapters_change_no_bit(config, run):
@@ -135,33 +124,6 @@ def test_adapters_are_drawn_as_peft_draws_them():
     assert abs(a).mean() == pytest.approx(0.5, abs=0.03)
     assert not trained[name]["b"].any()
   assert abs(trained["gate"]["a"] - trained["up"]["a"]).max() > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lora_config", [CONFIG, SOME])
-def test_merged_and_unmerged_give_the_same_logits(lora_config):
-  with jax.enable_x64(True):
-    config = transformer_test.float64(RICH)
-    params = make_params(config, lora_config)
-    batch = transformer_test.make_batch()
-    policy = policy_of(config, lora_config)
-    unmerged = teacher_forced(policy, params, batch)
-    merged = transformer_test.teacher_forced(
-      config, merge(params, lora_config), batch
-    )
-    base = transformer_test.teacher_forced(
-      config, transformer_test.make_params(config), batch
-    )
-    existing = transformer_test.existing
-    np.testing.assert_allclose(
-      existing(unmerged), existing(merged), rtol=0, atol=1e-10
-    )
-    assert abs(existing(unmerged) - existing(base)).max() > 0.1
-    if lora_config == CONFIG:
-      cached = step_by_step(policy, params, batch)
-      np.testing.assert_allclose(
-        existing(cached), existing(merged), rtol=0, atol=1e-10
-      )
 
 
 @pytest.mark.slow
@@ -228,9 +190,7 @@ def test_only_the_adapters_are_trained():
   )
   assert 2 * count <= stored < 2 * count + 10  # Beside counters.
 
-  advance = jax.jit(
-    functools.partial(step.fused_step, phase=phase), donate_argnums=0
-  )
+  advance = tiny.fused(phase, donate_argnums=0)
   rewards = []
   for i in range(20):
     state, metrics, _ = advance(state, tiny.make_prompts(first=4 * i))

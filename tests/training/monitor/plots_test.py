@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from matplotlib import figure, image
 
 from grpo_jax.training.monitor import plots
 
@@ -42,6 +41,8 @@ def write_run(workdir: pathlib.Path, num_steps: int, **absent) -> None:
 
 def drawn(workdir, monkeypatch) -> dict[str, dict[str, np.ndarray]]:
   """Title of each panel -> label of each curve -> its points [N, 2]."""
+  from matplotlib import figure
+
   figures = []
   save = figure.Figure.savefig
 
@@ -81,6 +82,8 @@ def test_png_has_four_panels_of_the_reinforcement_phase(tmp_path, monkeypatch):
   # Steps without a right answer have no length of right answers.
   steps = panels["Completion length"]["right answers"][:, 0]
   assert (steps % 7 != 0).all()
+  from matplotlib import image
+
   pixels = image.imread(tmp_path / "curves.png")
   assert pixels.shape[0] > 500
   assert pixels.shape[1] > 800
