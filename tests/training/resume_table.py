@@ -118,14 +118,6 @@ def _is_opened_while_rollouts_wait(workdir: pathlib.Path) -> None:
 
 
 TABLE = {
-  "imitation": Row(
-    "grpo",
-    {**_TWELVE, "phases": ("sft",)},
-    (("stepping", 4), ("saving", 1)),
-    state=("['models']['policy']['opt_state']",),
-    extra=("stream",),
-    is_fast=True,
-  ),
   "iterative": Row(
     "iterative",
     {"rl.schedule.name": "frontier", "rl.schedule.pool": 12},
@@ -167,6 +159,7 @@ TABLE = {
       "['transforms']['0']",
     ),
     check=_are_replayed,
+    is_fast=True,
   ),
   "hints": Row(
     "spo",
