@@ -53,6 +53,10 @@ goes to DIR/reference.npz, without a continuation:
 
 With --bfloat16 a reference also has bfloat16_error [], the largest difference
 that loading in bfloat16 makes to the logits of transformers.
+
+The config.json of members whose family has no checkpoint in the tests:
+
+  python scripts/make_tiny_checkpoints.py --configs=tests/data/configs
 """
 
 from __future__ import annotations
@@ -454,7 +458,7 @@ def make_checkpoint(directory: pathlib.Path, config: dict, seed: int) -> None:
     seed: Seed of the weights.
   """
   directory.mkdir(parents=True, exist_ok=True)
-  text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+  text = _text(config)
   path = directory / "config.json"
   path.write_text(text, encoding="utf-8")
   model = _auto(config).from_config(_config(directory), dtype=torch.float32)
@@ -467,6 +471,21 @@ def make_checkpoint(directory: pathlib.Path, config: dict, seed: int) -> None:
   for weights in directory.glob("*.safetensors"):
     weights.chmod(0o644)  # They are written for the owner only.
   (directory / "generation_config.json").unlink(missing_ok=True)
+
+
+def _text(config: dict) -> str:
+  return json.dumps(config, indent=2, sort_keys=True) + "\n"
+
+
+def write_configs(directory: pathlib.Path) -> None:
+  """Writes the config.json of variants whose family is not in `FAMILIES`."""
+  directory.mkdir(parents=True, exist_ok=True)
+  with_weights = {config["model_type"] for config in FAMILIES.values()}
+  for name in VARIANTS:
+    config = variant(name)
+    if config["model_type"] not in with_weights:
+      path = directory / f"{name}.json"
+      path.write_text(_text(config), encoding="utf-8")
 
 
 def _publish_names(path: pathlib.Path) -> None:
@@ -711,12 +730,16 @@ def main() -> None:
   parser.add_argument("--families", nargs="+", default=FAMILIES)
   parser.add_argument("--variants", action="store_true")
   parser.add_argument("--reference_of", type=pathlib.Path, nargs="+")
+  parser.add_argument("--configs", type=pathlib.Path)
   parser.add_argument("--length", type=int, default=64)
   parser.add_argument("--bfloat16", action="store_true")
   parser.add_argument("--gradient", action="store_true")
   args = parser.parse_args()
-  if (args.output is None) == (args.reference_of is None):
-    parser.error("pass either --output=DIR or --reference_of=DIR.")
+  if [args.output, args.reference_of, args.configs].count(None) != 2:
+    parser.error("pass one of --output, --reference_of and --configs.")
+  if args.configs is not None:
+    write_configs(args.configs)
+    return
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   if args.reference_of is not None:

@@ -4,6 +4,7 @@ A step is traced and not compiled; what has the wrong type is seen there. As in
 a run, α is an input of the program.
 """
 
+import json
 import pathlib
 import re
 
@@ -18,8 +19,13 @@ from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import jit
 from tests.models import transformer_test
 
-CHECKPOINTS = pathlib.Path(__file__).resolve().parents[1] / "data/checkpoints"
-FAMILIES = sorted(path.name for path in CHECKPOINTS.iterdir())
+_DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
+# The path of each config.json by its name; some have no weights beside them.
+CONFIGS = {
+  **{x.parent.name: x for x in _DATA.glob("checkpoints/*/config.json")},
+  **{x.stem: x for x in _DATA.glob("configs/*.json")},
+}
+FAMILIES = sorted(CONFIGS)
 # How the base is kept; None: no adapters.
 BASES = (None, "none", "int8", "nf4", "nf4_double")
 _PRODUCT = re.compile(r"dot_general.*: \(tensor<([^>]*)>, tensor<([^>]*)>\)")
@@ -58,7 +64,8 @@ def types(tree):
   ],
 )
 def test_no_type_is_widened_on_the_way(family, base, remat):
-  fields, _ = families.from_config_json(CHECKPOINTS / family)
+  config = json.loads(CONFIGS[family].read_text("utf-8"))
+  fields, _ = families.from_config_json(config)
   fields |= {"dtype": "bfloat16", "param_dtype": "bfloat16", "remat": remat}
   adapters = None
   if base is not None:
