@@ -7,7 +7,6 @@ read has to be an architecture, and anything else one ValueError, at once.
 import itertools
 import json
 import math
-import pathlib
 import shutil
 import time
 
@@ -18,11 +17,11 @@ from safetensors import numpy as safetensors
 
 from grpo_jax.models import architecture, transformer
 from grpo_jax.models.hf import families, weights
+from tests.models import contract_test
 
-_FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data/checkpoints"
 CONFIGS = {
-  path.parent.name: json.loads(path.read_text())
-  for path in sorted(_FOLDER.glob("*/config.json"))
+  name: json.loads(path.read_text("utf-8"))
+  for name, path in contract_test.CONFIGS.items()
 }
 
 
@@ -40,6 +39,7 @@ VALUES = [
 ]  # fmt: skip
 ROPE = CONFIGS["llama"]["rope_scaling"]
 _SMALL = ("rms_norm_eps", "hidden_size", "num_hidden_layers", "vocab_size")
+_SMALL += ("intermediate_size", "num_attention_heads", "n_head")
 # In which no number but those named is accepted.
 POSITIVE = [
   "rms_norm_eps",
@@ -51,6 +51,10 @@ POSITIVE = [
   "logits_scaling",
   "residual_multiplier",
   "hidden_size",
+  "intermediate_size",
+  "num_attention_heads",
+  "n_head",
+  "num_experts_per_tok",
   "num_hidden_layers",
   "vocab_size",
 ]
@@ -77,6 +81,14 @@ def test_each_key_with_each_value(name):
   assert isinstance(read(config), architecture.TransformerConfig)
   for key, value in itertools.product(sorted(keys), VALUES):
     read({**config, key: value})
+  for part, inner in config.items():
+    if isinstance(inner, dict):
+      for key, value in itertools.product(inner, VALUES):
+        read({**config, part: {**inner, key: value}})
+      for key in inner:
+        read({**config, part: {k: x for k, x in inner.items() if k != key}})
+  for key in config:
+    read({k: x for k, x in config.items() if k != key})
   for value in [None, *(v for v in VALUES if isinstance(v, (int, float)))]:
     if value is True or (value is not None and 0 < value < 10**6):
       continue

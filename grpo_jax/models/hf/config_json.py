@@ -710,7 +710,7 @@ def indexer(keys: Keys, *, interleaved: bool) -> dict[str, Any]:
 def routed_experts(keys: Keys) -> dict[str, Any]:
   """Experts of DeepSeek-V3 and GLM-4.5: shared, groups, dense layers."""
   width = keys["moe_intermediate_size"]
-  shared = keys.pop("n_shared_experts") or 0
+  shared = take(keys, "n_shared_experts") or 0
   shared = integer("n_shared_experts", shared, "shared_width")
   layers = keys["num_hidden_layers"]
   first = keys.pop("first_k_dense_replace", None)

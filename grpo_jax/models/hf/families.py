@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import re
 import reprlib
@@ -821,7 +822,7 @@ def qwen3_tower(keys: Keys) -> dict[str, Any]:
   )
   _same_width(keys, rest)
   count = rest.pop("num_position_embeddings")
-  side = round(count**0.5) if type(count) is int and count > 0 else 0
+  side = math.isqrt(count) if type(count) is int and count > 0 else 0
   if side < 1 or side**2 != count:
     raise config_json.unsupported(
       "vision_config.num_position_embeddings", count, "the square of a number"
