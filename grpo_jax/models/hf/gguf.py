@@ -454,6 +454,16 @@ def _config(header: Header) -> dict[str, Any]:
   if "rope_theta" in config and family.name in _TURNED and turned:
     width = turned  # They turn whole heads.
   width = config.setdefault("head_dim", width)
+  for key, value in (
+    ("attention.key_length", width),
+    ("rope.dimension_count", turned),
+  ):
+    if value is not None and (type(value) is not int or value < 1):
+      raise ValueError(
+        f"{path}: {name}.{key}, or what follows from the other sizes, is"
+        f" {value!r:.80}; needs a whole number from 1. The file is damaged, or"
+        " is not a model."
+      )
   config |= _scaling(header, name, own)
   config |= _of_family(header, name, config, own)
   if not config.get("num_experts", config.get("num_local_experts")):

@@ -771,6 +771,26 @@ def test_a_wrong_file_is_one_message(tmp_path, good, name):
   assert len(text) < 1000
 
 
+@pytest.mark.parametrize(
+  ("change", "key"),
+  [
+    ({"head_dim": 0}, "attention.key_length"),
+    ({"rope.dimension_count": 0}, "rope.dimension_count"),
+    ({"rope.dimension_count": "4"}, "rope.dimension_count"),
+  ],
+)
+def test_heads_without_channels(tmp_path, change, key):
+  name, config, extra = CASES["glm4"]
+  tensors = _converted(name, config, _tensors(config))
+  path = tmp_path / "wrong.gguf"
+  if "head_dim" in change:
+    write(path, name, config | change, tensors, extra)
+  else:
+    write(path, name, config, tensors, extra | change)
+  with pytest.raises(ValueError, match=rf"glm4\.{key}, .* is '?[04]'?;"):
+    hub.local_directory(str(path))
+
+
 def test_names_of_no_file(tmp_path, good):
   with pytest.raises(FileNotFoundError, match=r"no file 'owner/x\.gguf'"):
     hub.local_directory("owner/x.gguf")
