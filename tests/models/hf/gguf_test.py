@@ -271,6 +271,25 @@ CASES = {
 }
 
 
+# Text parts of models with images, whose towers are files of their own; and
+# Mistral, which without a window is Llama.
+CASES |= {
+  f"{outer} with images": (
+    CASES[inner][0],
+    {"model_type": outer, "text_config": CASES[inner][1]},
+    CASES[inner][2],
+  )
+  for outer, inner in (
+    ("gemma3", "gemma3"),
+    ("llama4", "llama4"),
+    ("mistral3", "ministral3"),
+  )
+}
+CASES["mistral"] = (
+  "llama",
+  {**_SIZES, "model_type": "mistral", "sliding_window": None},
+  {},
+)
 # Architectures that Llama's converter writes.
 LLAMAS = ("granite", "llama", "mistral3", "smollm3")
 
@@ -428,14 +447,16 @@ def _divisors(config):
 def both(folder, case, **options):
   """Writes the same model as a GGUF file and as a folder of safetensors."""
   name, config, extra = CASES[case]
+  text = config.get("text_config", config)
   tensors = _tensors(config)
   theirs = folder / "folder"
   theirs.mkdir()
   (theirs / "config.json").write_text(json.dumps(config))
   safetensors.save_file(tensors, theirs / "model.safetensors")
   path = folder / f"{case}.gguf"
-  converted = _converted(name, config, tensors)
-  write(path, name, config, converted, extra, **options)
+  named = {x.removeprefix("language_model."): y for x, y in tensors.items()}
+  converted = _converted(name, text, named)
+  write(path, name, text, converted, extra, **options)
   return path, theirs
 
 
