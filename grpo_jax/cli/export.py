@@ -91,7 +91,10 @@ def main(argv: Sequence[str]) -> int:
           " the flag out to merge them."
         )
       peft.check(model.transformer(run.loaded.problem.tokenizer.vocab_size))
-      peft.save(folder, params, adapters, model.checkpoint, model.revision)
+      peft.save(
+        *(folder, params, adapters, model.checkpoint, model.revision),
+        nested=bool(family.nested),
+      )
       _write_card(folder, run, "peft")
       files.publish(folder, out)
       print(f"adapters of step {run.step} -> {_OUT.value}")

@@ -25,10 +25,10 @@ from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import log, sharding
 from tests.experiments import command
+from tests.models import contract_test
 
 pytestmark = pytest.mark.slow
 
-CHECKPOINTS = command.ROOT / "tests/data/checkpoints"
 ROWS = [
   {"prompt": f"Greet {name}: ", "completion": name, "answer": name}
   for name in ("Ada", "Bela", "Carl", "Dora", "Emil", "Fay", "Gus", "Hana")
@@ -42,8 +42,9 @@ def vowels(prompts, completions, ids, extras):
 
 def make(root: pathlib.Path, family: str, scale: float = 1.0) -> pathlib.Path:
   """A small random checkpoint with a tokenizer, and prompts and rewards."""
-  config = json.loads((CHECKPOINTS / family / "config.json").read_text())
-  config |= {"vocab_size": 320, "bos_token_id": None, "eos_token_id": 1}
+  config = json.loads(contract_test.CONFIGS[family].read_text("utf-8"))
+  text = config.get("text_config", config)
+  text |= {"vocab_size": 320, "bos_token_id": None, "eos_token_id": 1}
   if "num_nextn_predict_layers" in config:
     config["num_nextn_predict_layers"] = 0  # The source has no tensors.
   source, out = root / "source", root / "model"
@@ -55,8 +56,8 @@ def make(root: pathlib.Path, family: str, scale: float = 1.0) -> pathlib.Path:
     "chat_template.jinja": "{% for m in messages %}[{{ m.role }}]"
     " {{ m.content }}\n{% endfor %}[assistant] ",
   }
-  for name, text in files.items():
-    (source / name).write_text(text, encoding="utf-8")
+  for name, content in files.items():
+    (source / name).write_text(content, encoding="utf-8")
   # An export looks for parts that are not the language model's.
   numpy.save_file({}, source / "model.safetensors")
   fields, _ = families.from_config_json(source)
@@ -65,8 +66,8 @@ def make(root: pathlib.Path, family: str, scale: float = 1.0) -> pathlib.Path:
   params = jax.tree.map(lambda x: scale * x, init(jax.random.key(0)))
   weights.export(params, ours, source, out)
   (root / "my_rewards.py").write_text(REWARDS)
-  text = "\n".join(json.dumps(row) for row in ROWS)
-  (root / "prompts.jsonl").write_text(text, encoding="utf-8")
+  rows = "\n".join(json.dumps(row) for row in ROWS)
+  (root / "prompts.jsonl").write_text(rows, encoding="utf-8")
   return out
 
 
@@ -202,8 +203,8 @@ def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
 
 
 def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
-  """In bfloat16, with the other settings of the config that is shipped."""
-  source = make(tmp_path, "qwen3")
+  """In bfloat16, the text of a model with images, as published."""
+  source = make(tmp_path, "mistral3-with_images")
   config = small(tmp_path, source, lora_rank=2)
   config.rl.steps = 8
   config.rl.optimizer.learning_rate = 2e-2
@@ -222,6 +223,9 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
     card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
     assert f"library_name: {library}\n" in card
     assert "| Steps | 8 (planned: rl 8) |" in card
+  names = numpy.load_file(tmp_path / "alone" / "adapter_model.safetensors")
+  start = "base_model.model.model.language_model.layers.0.self_attn.q_proj"
+  assert f"{start}.lora_A.weight" in names
   ours, merged = weights.load(tmp_path / "merged")
   _, base = weights.load(source, param_dtype="bfloat16")
   ids, mask = np.array([[5, 9, 40, 7, 12]]), np.ones((1, 5), bool)

@@ -49,15 +49,18 @@ class _Model(NamedTuple):
     layers: Name of the language model's layers in transformers' model.
     modules: Names of their modules that are not those of `lora.MODULES`.
     tower: Name of the tower's layers there, and names of their modules.
+    beside: Whether transformers' model has further parts, which are not run
+      here and have modules of the same names.
   """
 
   num_apart: int
   layers: str
   modules: dict[str, str]
   tower: tuple[str, dict[str, str]]
+  beside: bool = False
 
 
-def _model(params: PyTree) -> _Model:
+def _model(params: PyTree, nested: bool) -> _Model:
   """The properties of the base of a `lora_policy`, from its parameters."""
   frozen = params["frozen"]
   if "linear_layers" in frozen["base"]:
@@ -72,7 +75,8 @@ def _model(params: PyTree) -> _Model:
   has_gate = {"gate", "router"} & frozen["base"]["layers"]["mlp"].keys()
   modules = {} if has_gate else _NO_GATE
   if tower is None:
-    return _Model(num_apart, "model.layers", modules, ("", {}))
+    layers = "model.language_model.layers" if nested else "model.layers"
+    return _Model(num_apart, layers, modules, ("", {}), nested)
   if "connector" in tower:
     layers = "model.text_model.layers"
     return _Model(num_apart, layers, modules, _TOWERS["siglip"])
@@ -102,6 +106,8 @@ def save(
   config: lora.LoRAConfig,
   base_model: str = "",
   revision: str = "",
+  *,
+  nested: bool = False,
 ) -> None:
   """Writes the adapters as PEFT does, for the base's Hugging Face checkpoint.
 
@@ -109,6 +115,7 @@ def save(
     directory: Folder for adapter_config.json and adapter_model.safetensors.
     base_model, revision: Folder or hub name of the base's checkpoint, and its
       revision on the hub; both are noted in the config file.
+    nested: True if the base is part of a model with images (`Family.nested`).
 
   Raises:
     ValueError: The directory has one of the files already.
@@ -121,7 +128,8 @@ def save(
         " directory."
       )
   directory.mkdir(parents=True, exist_ok=True)
-  tensors = _to_peft(jax.device_get(params["trained"]), _model(params))
+  model = _model(params, nested)
+  tensors = _to_peft(jax.device_get(params["trained"]), model)
   names = {value: name for name, value in safetensors.DTYPES.items()}
   outputs = [
     safetensors.Output(
@@ -145,7 +153,7 @@ def save(
     "lora_dropout": 0.0,
     "bias": "none",
     "fan_in_fan_out": False,
-    "target_modules": _targets(params),
+    "target_modules": _targets(params, model),
   }
   safetensors.write_json(directory / _CONFIG, settings)
 
@@ -199,12 +207,17 @@ def config_of(
 
 
 def load(
-  directory: str | os.PathLike, params: PyTree, config: lora.LoRAConfig
+  directory: str | os.PathLike,
+  params: PyTree,
+  config: lora.LoRAConfig,
+  *,
+  nested: bool = False,
 ) -> PyTree:
   """Replaces the adapters in `params` by those that PEFT, or `save`, wrote.
 
   Args:
     directory: Folder with adapter_config.json and adapter_model.safetensors.
+    nested: True if the base is part of a model with images (`Family.nested`).
 
   Raises:
     FileNotFoundError: A file is missing.
@@ -222,7 +235,7 @@ def load(
         f" {', '.join(safetensors.DTYPES)}. Convert the adapters to one of"
         " these."
       )
-  model = _model(params)
+  model = _model(params, nested)
   shapes = jax.eval_shape(
     lambda adapters: _to_peft(adapters, model), params["trained"]
   )
@@ -239,7 +252,7 @@ def load(
       " they were trained with."
     )
   arrays = {name: tensor.map() for name, tensor in tensors.items()}
-  return {**params, "trained": _from_peft(arrays, params)}
+  return {**params, "trained": _from_peft(arrays, params, model)}
 
 
 def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
@@ -294,9 +307,9 @@ def _check_settings(
     raise ValueError(f"{path} does not fit this policy: {'; '.join(differ)}.")
 
 
-def _targets(params: PyTree) -> list[str]:
+def _targets(params: PyTree, model: _Model) -> list[str]:
   """Ends of names that match the adapted modules and no other module."""
-  base, model = params["frozen"]["base"], _model(params)
+  base = params["frozen"]["base"]
   is_mixture = "experts" in base["layers"]["mlp"]
   targets: dict[str, None] = {}
   ends_of_tower = {name.rsplit(".")[-1] for name in model.tower[1].values()}
@@ -304,17 +317,17 @@ def _targets(params: PyTree) -> list[str]:
     for name, adapter in adapters.items():
       prefix, module = _module(stack, name, model)
       part, *rest = module.split(".")
-      is_own = stack == lora.TOWER or name in model.modules
-      if is_own or rest[-1] in ends_of_tower:
+      is_own = stack == lora.TOWER or name in model.modules or model.beside
+      if "{expert}" in rest:
+        _, num_experts, *_ = adapter["a"].shape
+        pattern = ".".join(rest)
+        ends = [pattern.format(expert=i) for i in range(num_experts)]
+      elif is_own or rest[-1] in ends_of_tower:
         # Modules of the other part, or of mergers, could have the same end.
         first = model.num_apart if stack == "layers" else 0
         ends = [
           f"{prefix}.{first + i}.{module}" for i in range(len(adapter["a"]))
         ]
-      elif "{expert}" in rest:
-        _, num_experts, *_ = adapter["a"].shape
-        pattern = ".".join(rest)
-        ends = [pattern.format(expert=i) for i in range(num_experts)]
       elif part == "mlp" and is_mixture and stack != lora.TOWER:
         # Experts also have modules of such names.
         ends = [".".join(rest) if len(rest) > 1 else f"{part}.{rest[0]}"]
@@ -388,14 +401,16 @@ def _to_peft(adapters: PyTree, model: _Model) -> dict[str, jax.Array]:
   return tensors
 
 
-def _from_peft(tensors: dict[str, np.ndarray], params: PyTree) -> PyTree:
+def _from_peft(
+  tensors: dict[str, np.ndarray], params: PyTree, model: _Model
+) -> PyTree:
   """The reverse of `_to_peft`, in the shapes and dtypes of the adapters."""
   like = params["trained"]
   leaves, treedef = jax.tree.flatten(like)
   # The arrays are filled in place; they are the leaves of the tree.
   arrays = [np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
   tree = jax.tree.unflatten(treedef, arrays)
-  for name, adapter, place, module in _adapters(tree, _model(params)):
+  for name, adapter, place, module in _adapters(tree, model):
     for which, array in adapter.items():
       tensor = tensors[f"{module}.lora_{which.upper()}.weight"]
       into = array[place]

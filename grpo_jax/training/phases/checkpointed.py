@@ -251,7 +251,7 @@ def first_state(
     return policy_lib.state_of(source.read(), policy, config.seed)
   if not config.model.checkpoint:
     return policy_lib.initial_state(policy, config.seed)
-  from grpo_jax.models.hf import peft, weights
+  from grpo_jax.models.hf import families, peft, weights
   from grpo_jax.models.policies import lora  # They read published families.
 
   model = config.model.transformer(problem.tokenizer.vocab_size)
@@ -271,7 +271,11 @@ def first_state(
     init_key, _ = jax.random.split(jax.random.key(config.seed))
     params = lora.wrap(params, adapters, init_key)
     if config.model.adapter_checkpoint:
-      params = peft.load(config.model.adapter_checkpoint, params, adapters)
+      _, family = families.from_config_json(config.model.directory())
+      params = peft.load(
+        *(config.model.adapter_checkpoint, params, adapters),
+        nested=bool(family.nested),
+      )
   return policy_lib.state_of(params, policy, config.seed)
 
 

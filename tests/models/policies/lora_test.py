@@ -312,6 +312,30 @@ def test_an_mlp_without_a_gate_has_the_names_of_nanochat(tmp_path):
   assert_same(peft.load(tmp_path, fresh, some), params)
 
 
+def test_within_a_model_with_images_modules_have_longer_names(tmp_path):
+  # As in transformers 5.24, where modules of the tower have the same ends.
+  params = make_params(RICH, SOME)
+  peft.save(tmp_path, params, SOME, nested=True)
+  modules = {
+    f"model.language_model.layers.{layer}.{name}"
+    for layer in (0, 1)
+    for name in ("self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj")
+  }
+  settings = json.loads((tmp_path / "adapter_config.json").read_text())
+  assert {*settings["target_modules"]} == modules
+  tensors = safetensors.load_file(tmp_path / "adapter_model.safetensors")
+  assert tensors.keys() == {
+    f"base_model.model.{module}.lora_{name}.weight"
+    for module in modules
+    for name in "AB"
+  }
+  assert {*peft.config_of(tmp_path).modules} == {*SOME.modules}
+  fresh = make_params(RICH, SOME, spread=0.1)
+  assert_same(peft.load(tmp_path, fresh, SOME, nested=True), params)
+  with pytest.raises(ValueError, match=r"24 tensors .* do not fit"):
+    peft.load(tmp_path, fresh, SOME)
+
+
 def test_files_are_not_replaced(tmp_path):
   params, directory = saved(tmp_path)
   with pytest.raises(ValueError, match=r"adapter_model.safetensors exists"):
