@@ -12,11 +12,12 @@ The command adds model.safetensors (random weights) and reference.npz:
   temperature 0,
 
 computed in float32 by transformers from the written files. For deepseek_v4, and
-with --gradient for all whose prompts have no images, also gradient.safetensors,
-with gradients in the places of the weights. Weights are larger than at the
-start of a training, norm scales and biases are random, and windows and original
-contexts are shorter than the sequences, so that every switch of a family shows
-in the logits. The same versions of torch and transformers give the same files.
+with --gradient for all, also gradient.safetensors, with gradients in the places
+of the weights; with images the reference then has completions [B, 12] int32,
+which the gradient is of. Weights are larger than at the start of a training,
+norm scales and biases are random, and windows and original contexts are shorter
+than the sequences, so that every switch of a family shows in the logits. The
+same versions of torch and transformers give the same files.
 
 Numbers of a config.json that need a reason:
 
@@ -642,22 +643,24 @@ def save_gradient(
   """Writes gradient.safetensors: of each tensor of the file, the gradient.
 
   That is the gradient of the cross-entropy, nats, added up over all prompt
-  tokens but the first of each row. Rows are run one after the other.
+  tokens but the first of each row. With images it is added up over completions,
+  which no image is in, as here. Rows are run one after the other, those with
+  images at once.
 
   Args:
     directory: A checkpoint; its families' buffers are written as they are.
-    arrays: Arrays of its reference.
+    arrays: Arrays of its reference, with images also completions [B, T].
   """
   model = _load(directory, torch.float32)
   kind = model.config.model_type
-  run = model.language_model if kind == "llama4" else model
-  rows = zip(arrays["input_ids"], arrays["attention_mask"], strict=True)
-  for row, mask in rows:
-    ids = torch.from_numpy(row[mask].astype(np.int64))[None]
-    logits = run(ids).logits[0, :-1]
-    torch.nn.functional.cross_entropy(
-      logits, ids[0, 1:], reduction="sum"
-    ).backward()
+  if "patches" in arrays:
+    _backward_of_shown(model, directory, arrays)
+  else:
+    run = model.language_model if kind == "llama4" else model
+    rows = zip(arrays["input_ids"], arrays["attention_mask"], strict=True)
+    for row, mask in rows:
+      ids = torch.from_numpy(row[mask].astype(np.int64))[None]
+      _backward(run(ids).logits[:, :-1], ids[:, 1:])
   with torch.no_grad():
     for parameter in model.parameters():
       gradient = parameter.grad
@@ -671,6 +674,37 @@ def save_gradient(
       _publish_names(written)
     shutil.copy(written, directory / "gradient.safetensors")
   (directory / "gradient.safetensors").chmod(0o644)
+
+
+def _backward(logits: torch.Tensor, tokens: torch.Tensor) -> None:
+  """Adds the gradient of the cross-entropy of tokens [B, T] to parameters."""
+  torch.nn.functional.cross_entropy(
+    logits.flatten(0, 1), tokens.flatten(), reduction="sum"
+  ).backward()
+
+
+def _backward_of_shown(
+  model: transformers.PreTrainedModel,
+  directory: pathlib.Path,
+  arrays: dict[str, np.ndarray],
+) -> None:
+  """`_backward` of completions of prompts with images."""
+  prompts, mask = arrays["input_ids"], arrays["attention_mask"]
+  num_slots, num_new = prompts.shape[1], arrays["completions"].shape[1]
+  whole = arrays | {
+    "input_ids": np.concatenate([prompts, arrays["completions"]], axis=1),
+    "attention_mask": np.pad(mask, ((0, 0), (0, num_new)), mode="edge"),
+  }
+  ids, mask = (
+    torch.from_numpy(whole[name].astype(np.int64))
+    for name in ("input_ids", "attention_mask")
+  )
+  config = json.loads((directory / "config.json").read_text())
+  of_images = tiny_vision.inputs(config, whole)
+  if "mm_token_type_ids" not in of_images:
+    of_images["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+  output = model(ids, attention_mask=mask, **of_images)
+  _backward(output.logits[:, num_slots - 1 : -1], ids[:, num_slots:])
 
 
 def _load(
@@ -773,8 +807,11 @@ def main() -> None:
       num_distinct = min(len(set(row)) for row in arrays["greedy"].tolist())
       if margin >= _MIN_MARGIN and num_distinct >= _MIN_DISTINCT:
         break
-    with_gradient = args.gradient and not tiny_vision.is_vision(config)
-    if with_gradient or name == "deepseek_v4":
+    if args.gradient and "patches" in arrays:
+      arrays["completions"] = tiny_vision.draw_completions(
+        len(arrays["input_ids"]), _NUM_NEW_TOKENS, seed
+      )
+    if args.gradient or name == "deepseek_v4":
       save_gradient(directory, arrays)
     _save(directory, arrays)
 

@@ -164,6 +164,12 @@ def draw(config: dict, seed: int) -> dict[str, np.ndarray]:
   return {"input_ids": ids, "attention_mask": mask, **images}
 
 
+def draw_completions(count: int, length: int, seed: int) -> np.ndarray:
+  """Draws tokens [count, length] of text, after prompts of `draw`."""
+  rng = np.random.default_rng(seed)
+  return rng.integers(_FIRST_TEXT, 96, (count, length)).astype(np.int32)
+
+
 def inputs(
   config: dict, arrays: dict[str, np.ndarray]
 ) -> dict[str, torch.Tensor]:

@@ -102,6 +102,53 @@ def gradient(
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def logits_of_completions(
+  config: architecture.TransformerConfig,
+  params: PyTree,
+  prompt_tokens: jax.Array,  # [B, S], left-padded
+  prompt_mask: jax.Array,  # [B, S] bool
+  tokens: jax.Array,  # [B, T]
+  images: Images,  # each [B, ...]
+) -> jax.Array:  # [B, T, V]
+  """Logits of completions of prompts with images, as an update has them."""
+  policy = transformer.transformer_policy(config)
+  extras = {"images": images}
+  h, _ = policy.hidden(
+    params,
+    *(prompt_tokens, prompt_mask, tokens, jnp.ones(tokens.shape, bool)),
+    jnp.arange(len(tokens)),
+    extras,
+    policy.prefix(params, prompt_tokens, prompt_mask, extras),
+  )
+  return policy.head(params, h)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def gradient_of_completions(
+  config: architecture.TransformerConfig,
+  params: PyTree,
+  prompt_tokens: jax.Array,  # [B, S], left-padded
+  prompt_mask: jax.Array,  # [B, S] bool
+  tokens: jax.Array,  # [B, T]
+  images: Images,  # each [B, ...]
+) -> PyTree:
+  """Gradient of the cross-entropy, nats, added up over all completions."""
+
+  def loss(trained: PyTree) -> jax.Array:
+    here = logits_of_completions(
+      config,
+      {**params, "trained": trained},
+      *(prompt_tokens, prompt_mask, tokens, images),
+    )
+    logp = jnp.take_along_axis(
+      jax.nn.log_softmax(here), tokens[..., None], axis=-1
+    )
+    return -logp.sum()
+
+  return jax.grad(loss)(params["trained"])
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def logits_of_shown(
   config: architecture.TransformerConfig,
   params: PyTree,

@@ -147,25 +147,10 @@ def test_decoding_equals_the_full_forward(family):
   if images is None:
     full = outputs.logits(config, params, ids, mask)[:, split - 1 :]
   else:
-    full = of_rows(config, params, *prompts, rest, images)
+    full = outputs.logits_of_completions(config, params, *prompts, rest, images)
   cached = outputs.step_by_step(config, params, *prompts, rest, images)
   cached = cached[:, : full.shape[1]]
   np.testing.assert_allclose(cached, full, rtol=0, atol=1e-4)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def of_rows(config, params, prompts, mask, tokens, images):
-  """Logits [B, T, V] of completions, as an update has them after `prefix`."""
-  policy = transformer.transformer_policy(config)
-  extras = {"images": images}
-  h, _ = policy.hidden(
-    params,
-    *(prompts, mask, tokens, np.ones(tokens.shape, bool)),
-    np.arange(len(tokens)),
-    extras,
-    policy.prefix(params, prompts, mask, extras),
-  )
-  return policy.head(params, h)
 
 
 # The sampler takes the largest logit of any family: of these, one of each kind

@@ -62,6 +62,26 @@ def test_the_gradient_is_compared_with_that_of_a_file(tmp_path):
 
 
 @pytest.mark.slow
+def test_with_images_the_gradient_is_that_of_completions(tmp_path):
+  source = SHIPPED.parent / "qwen2_vl"
+  reference = outputs.read_reference(source / "reference.npz")
+  config, params = weights.load(source)
+  completions = np.array([[9, 40, 7], [12, 12, 60], [8, 30, 31]])
+  whole = outputs.gradient_of_completions(
+    config, params, *reference[:2], completions, reference.images
+  )
+  # The tower has one too.
+  assert all(x.any() for x in jax.tree.leaves(jax.device_get(whole["tower"])))
+  larger = {**params, "trained": jax.tree.map(lambda x: 1.01 * x, whole)}
+  weights.export(larger, config, source, tmp_path / "written")
+  written = tmp_path / "written" / "model.safetensors"
+  written.rename(tmp_path / "gradient.safetensors")
+  shutil.copy(source / "config.json", tmp_path)
+  share = table._gradient(tmp_path, config, params, reference, completions)
+  assert share == pytest.approx(0.01 / 1.01, rel=1e-3)
+
+
+@pytest.mark.slow
 def test_the_program_says_pass_or_fail(tmp_path):
   def run(*arguments):
     return command.run("parity.table", *arguments, cwd=tmp_path)
