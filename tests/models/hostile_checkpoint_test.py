@@ -57,6 +57,10 @@ POSITIVE = [
   "num_experts_per_tok",
   "num_hidden_layers",
   "vocab_size",
+  "compress_rope_theta",
+  "kv_lora_rank",
+  "n_positions",
+  "n_routed_experts",
 ]
 
 

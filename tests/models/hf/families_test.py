@@ -995,7 +995,7 @@ UNSUPPORTED = {
   "gpt2": [
     ({"scale_attn_by_inverse_layer_idx": True}, "; supported is False"),
     ({"n_inner": 0}, "; supported is a whole number"),
-    ({"n_positions": 0}, "0 channels of a head are turned"),
+    ({"n_positions": 0}, "; supported is a whole number"),
   ],
   "nanochat-d20": [
     ({"hidden_act": "silu"}, "; supported is 'relu2'"),
