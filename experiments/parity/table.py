@@ -19,9 +19,9 @@ largest difference of a logit, in float32,
     once ck_exported has a reference;
 
 the largest difference of an entry of the gradient, as a share of the largest
-entry of its tensor, if the folder has a gradient.safetensors; the share of
-equal tokens of the greedy continuation; and, for what bfloat16 costs, the
-largest difference of a bfloat16 forward pass from the float32 logits of
+entry of its tensor (see `share`), if the folder has a gradient.safetensors; the
+share of equal tokens of the greedy continuation; and, for what bfloat16 costs,
+the largest difference of a bfloat16 forward pass from the float32 logits of
 transformers, here and there. Exit status: 0 if no float32 difference is
 above --tolerance and all tokens are equal, 1 otherwise.
 """
@@ -148,12 +148,25 @@ def _gradient(
     here = outputs.gradient_of_completions(
       config, params, *reference[:2], completions, reference.images
     )
-  # Parameters that nothing trains have the gradient 0 on both sides.
-  share = jax.tree.map(
-    lambda x, y: abs(x - y).max() / max(abs(y).max(), 1e-30),
-    *jax.device_get((here, there)),
+  return share(*jax.device_get((here, there)))
+
+
+def share(here: PyTree, there: PyTree) -> float:
+  """The largest difference of an entry as a share of the largest of its tensor.
+
+  A gradient of 0, as that of a router whose one expert has the weight 1, is
+  round-off there. So a tensor without an entry above 1e-6 of the largest of all
+  is compared with that one.
+  """
+  sizes = jax.tree.map(lambda x: float(abs(x).max()), there)
+  largest = max(jax.tree.leaves(sizes))
+  shares = jax.tree.map(
+    lambda x, y, size: (
+      abs(x - y).max() / (size if size > 1e-6 * largest else largest)
+    ),
+    *(here, there, sizes),
   )
-  return float(max(jax.tree.leaves(share)))
+  return float(max(jax.tree.leaves(shares)))
 
 
 def main(argv: Sequence[str]) -> int:

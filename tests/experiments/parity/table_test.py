@@ -61,6 +61,19 @@ def test_the_gradient_is_compared_with_that_of_a_file(tmp_path):
   assert cells["gradient"] == pytest.approx(0.01 / 1.01, rel=1e-3)
 
 
+def test_a_share_is_of_the_largest_entry_of_a_tensor():
+  there = {"a": np.float32([2.0, -4.0]), "b": np.float32([1e-3])}
+  assert table.share({**there, "b": np.float32([9e-4])}, there) == (
+    pytest.approx(0.1, rel=1e-3)
+  )
+  # Where nothing but round-off is, of the largest of all.
+  there["b"] = np.float32([1e-7])
+  assert table.share({**there, "b": np.float32([-1e-7])}, there) < 1e-7
+  assert table.share({**there, "b": np.float32([0.4])}, there) == (
+    pytest.approx(0.1, rel=1e-3)
+  )
+
+
 @pytest.mark.slow
 def test_with_images_the_gradient_is_that_of_completions(tmp_path):
   source = SHIPPED.parent / "qwen2_vl"
