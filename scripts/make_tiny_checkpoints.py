@@ -653,6 +653,8 @@ def save_gradient(
   """
   model = _load(directory, torch.float32)
   kind = model.config.model_type
+  # A token of a text may be that of padding, whose row has no gradient else.
+  model.get_input_embeddings().padding_idx = None
   if "patches" in arrays:
     _backward_of_shown(model, directory, arrays)
   else:
