@@ -18,7 +18,7 @@ from grpo_jax.models.hf import families, gguf, peft
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = _ROOT / "docs" / "checkpoints.md"
-_TINY = _ROOT / "tests" / "data" / "checkpoints"
+_DATA = _ROOT / "tests" / "data"
 
 # Checkpoints of parity.txt whose names do not begin with a model_type.
 _KINDS = {
@@ -32,6 +32,13 @@ _PODS = {
   "Qwen/Qwen2.5-VL-3B-Instruct": "qwen2_5_vl",
   "Qwen/Qwen2.5-VL-7B-Instruct": "qwen2_5_vl",
   "Qwen/Qwen3-30B-A3B": "qwen3_moe",
+}
+# Files of text parts; and those of Mistral, which without a window is Llama.
+_FILES_OF = {
+  "gemma3": "gemma3_text",
+  "llama4": "llama4_text",
+  "mistral": "llama",
+  "mistral3": "ministral3",
 }
 _FIGURES = ("logits", "gradient", "decoding", "exported")
 _NONE = "–"
@@ -65,14 +72,22 @@ def figures() -> dict[str, dict[str, list[float]]]:
   return found
 
 
-def _adapters(name: str) -> str:
-  """The form of exported adapters, if the tests have a model of the family."""
-  path = next(
-    (x for x in sorted(_TINY.iterdir()) if kind_of(x.name) == name), None
-  )
-  if path is None:
-    return _NONE
-  fields, family = families.from_config_json(path)
+def _configs() -> dict[str, dict]:
+  """The first config.json of each model_type of which the tests have one."""
+  paths = [
+    *sorted(_DATA.glob("checkpoints/*/config.json")),
+    *sorted(_DATA.glob("configs/*.json")),
+  ]
+  configs: dict[str, dict] = {}
+  for path in paths:
+    config = json.loads(path.read_text("utf-8"))
+    configs.setdefault(config["model_type"], config)
+  return configs
+
+
+def _adapters(config: dict) -> str:
+  """The form of exported adapters of a model with this config.json."""
+  fields, family = families.from_config_json(config)
   try:
     peft.check(TransformerConfig(**fields))
   except ValueError:
@@ -83,11 +98,13 @@ def _adapters(name: str) -> str:
 
 def table() -> str:
   """The rows of all families, with a header."""
-  numbers = figures()
+  numbers, configs = figures(), _configs()
   files: dict[str, list[str]] = {}
   for name, kind in gguf.FAMILIES.items():
     for one in (kind, *gguf.OTHERS.get(name, {}).values()):
       files.setdefault(one, []).append(name)
+  for kind, other in _FILES_OF.items():
+    files[kind] = files[other]
   pods: dict[str, list[str]] = {}
   for path in sorted((_ROOT / "benchmarks" / "pods").glob("*.json")):
     size = re.sub(r"-(\d-x-)?v\d.*", "", path.stem)
@@ -103,7 +120,7 @@ def table() -> str:
     listed = [
       *(cells.get(x, _NONE) for x in ("logits", "gradient", "decoding")),
       *(cells.get(x, _NONE) for x in ("greedy", "exported")),
-      _adapters(name),
+      _adapters(configs[name]),
       ", ".join(f"`{x}`" for x in files.get(name, ())) or _NONE,
       ", ".join(f"{n} of {x}" for x, n in counts.items()) or _NONE,
     ]
