@@ -197,13 +197,6 @@ def _of_layers(key: str, values: Any, kinds: Sequence, count: int) -> list:
   return values
 
 
-def at_least_one(key: str, value: int) -> int:
-  """The value of a key that may be 0 in a `TransformerConfig`, and not here."""
-  if value < 1:
-    raise unsupported(key, value, "a whole number from 1")
-  return value
-
-
 def sizes(
   keys: Keys, names: Mapping[str, str], allowed: Mapping[str, ranges.Range]
 ) -> dict[str, int]:
@@ -669,11 +662,11 @@ def latent_attention(keys: Keys) -> dict[str, Any]:
     weight, factor = entry["mscale_all_dim"], fields["rope_factor"]
     scale *= rope_lib.yarn_amplitude(factor, weight) ** 2
   queries = keys.pop("q_lora_rank")
-  latent = integer("kv_lora_rank", take(keys, "kv_lora_rank"), "latent_width")
+  latent = take(keys, "kv_lora_rank")
   return fields | {
     "attention_scale": checked("mscale_all_dim", scale, "attention_scale"),
     "head_dim": plain + turned,
-    "latent_width": at_least_one("kv_lora_rank", latent),
+    "latent_width": whole("kv_lora_rank", latent, ranges.SIZE),
     "query_latent_width": 0
     if queries is None
     else integer("q_lora_rank", queries, "query_latent_width"),
@@ -715,7 +708,7 @@ def indexer(keys: Keys, *, interleaved: bool) -> dict[str, Any]:
 
 def routed_experts(keys: Keys) -> dict[str, Any]:
   """Experts of DeepSeek-V3 and GLM-4.5: shared, groups, dense layers."""
-  at_least_one("n_routed_experts", keys["n_routed_experts"])
+  whole("n_routed_experts", keys["n_routed_experts"], ranges.SIZE)
   width = keys["moe_intermediate_size"]
   shared = take(keys, "n_shared_experts") or 0
   shared = integer("n_shared_experts", shared, "shared_width")
@@ -762,7 +755,7 @@ def clamped_experts(keys: Keys) -> dict[str, Any]:
 
 def gpt2_widths(keys: Keys) -> dict[str, Any]:
   """Width of the MLP, 4 times that of the model by default, and key heads."""
-  at_least_one("n_positions", keys["n_positions"])
+  whole("n_positions", keys["n_positions"], ranges.SIZE)
   inner = keys.pop("n_inner")
   inner = 4 * keys["n_embd"] if inner is None else inner
   return {
@@ -964,7 +957,7 @@ def deepseek4(keys: Keys) -> dict[str, Any]:
   eps = keys.pop("hc_eps")
   if type(eps) not in (int, float) or eps not in DEEPSEEK4_RANGES["stream_eps"]:
     raise unsupported("hc_eps", eps, f"{DEEPSEEK4_RANGES['stream_eps']}")
-  at_least_one("n_routed_experts", keys["n_routed_experts"])
+  whole("n_routed_experts", keys["n_routed_experts"], ranges.SIZE)
   kinds = _compressed_layers(keys)
   record = Deepseek4Config(
     kinds=kinds,
