@@ -26,8 +26,10 @@ format of the chat template (`OpenEnvOptions.calls`).
 
 The server is not trusted. A message has at most `MAX_BYTES`, is JSON by its
 standard, and comes in time, or the connection is cut. It is an answer to a
-question, and has the form of one; redirects are not followed. Anything else
-raises `ServerError`, which costs the row of the session.
+question, and has the form of one; redirects are not followed. Messages have no
+number, so the state is asked for at the end of each episode: its answer is of
+another type, and shows that there was one answer to each question. Anything
+else raises `ServerError`, which costs the row of the session.
 
 With config.data.source = "environment" a prompt is what an environment shows
 after a reset. If a server does not answer then, the prompt is `UNKNOWN`, and
@@ -455,8 +457,8 @@ class RemoteEpisode:
       "turns": float(self._turns),
       **dict.fromkeys(set(self._names) - {"accuracy"}),
     }
-    if not self._server.scores:
-      return scores
+    # Messages have no number. If something was answered twice, all answers have
+    # come one question late, and the last of them comes now.
     state = self._connection.ask("state")
     for score, field in self._server.scores.items():
       match state.get(field):

@@ -33,10 +33,13 @@ def observation(said="go on", reward=0.0, done=False, **more):
 
 
 def _plain(ws, *answers):
-  """Answers questions, the last answer again and again."""
+  """Answers questions, the last answer again and again; has an empty state."""
   answers = list(answers)
-  for _ in ws:
-    ws.send(answers[0] if len(answers) == 1 else answers.pop(0))
+  for question in ws:
+    if json.loads(question)["type"] == "state":
+      ws.send('{"type": "state", "data": {}}')
+    else:
+      ws.send(answers[0] if len(answers) == 1 else answers.pop(0))
 
 
 def _raw(data):
@@ -117,6 +120,14 @@ def _twice(ws):
     ws.send(observation())
     ws.send(observation("again"))
     time.sleep(0.02)
+
+
+def _late(ws):
+  """Answers a reset twice, and each step when the next question comes."""
+  answer = observation()
+  for number, _ in enumerate(ws):
+    ws.send(answer)
+    answer = observation(reward=number)
 
 
 def _full(ws):
@@ -235,6 +246,7 @@ PEERS = {
   "closes": _closes,
   "breaks off": _breaks,
   "twice": _twice,
+  "one answer late": _late,
   "flood": _flood_after_reset,
   "pings": _pings,
   "over at once": lambda ws: _plain(ws, observation(done=True)),
