@@ -159,6 +159,7 @@ class Server:
       keepalive_timeout=_IDLE_S,
       lingering_time=1.0,  # For the rest of a body after its refusal.
       auto_decompress=False,  # A few bytes may be gigabytes.
+      handler_cancellation=True,  # If the client has gone, nobody waits.
     )
     await runner.setup()
     try:

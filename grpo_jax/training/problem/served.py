@@ -63,6 +63,7 @@ class Episode:
     waits: True while a request of it is being answered.
     answered_at: Time of its last reply, by `time.monotonic`.
     answer_s: For each turn but the last, seconds until the next request.
+    latest: A request whose answer no client has received yet, and the answer.
   """
 
   prompt: list[int]
@@ -81,6 +82,7 @@ class Episode:
   history: list[conversations.Message] = dataclasses.field(default_factory=list)
   texts: list[conversations.Message] = dataclasses.field(default_factory=list)
   lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+  latest: tuple[Request, asyncio.Task[dict[str, Any]]] | None = None
 
   @property
   def size(self) -> int:
@@ -152,9 +154,27 @@ class OpenEpisodes:
     return [MODEL]
 
   async def complete(self, body: Any, is_chat: bool) -> dict[str, Any]:
-    """Answers a request; see `serving.http.Endpoint`."""
+    """Answers a request; see `serving.http.Endpoint`.
+
+    A client that gives up is cancelled here, and its answer is still made: if
+    the client asks the same again, it gets that answer, not a second one.
+    """
     request = requests.parse(body, is_chat)
     episode = self._episode(request.model)
+    if episode.latest is None or episode.latest[0] != request:
+      task = asyncio.create_task(self._complete(request, episode))
+      # Nobody may come back for an error.
+      task.add_done_callback(lambda x: x.cancelled() or x.exception())
+      episode.latest = request, task
+    latest = episode.latest
+    await asyncio.wait([latest[1]])
+    if episode.latest is latest:
+      episode.latest = None
+    return latest[1].result()
+
+  async def _complete(
+    self, request: Request, episode: Episode
+  ) -> dict[str, Any]:
     # One after the other: a request continues the tokens of the one before.
     async with episode.lock:
       episode.waits, episode.seen_s = True, self.now

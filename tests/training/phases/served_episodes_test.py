@@ -12,6 +12,9 @@ import json
 import queue
 import threading
 import time
+import urllib.parse
+from concurrent import futures
+from http import client
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +25,7 @@ from grpo_jax.data import pipeline
 from grpo_jax.ops import logprobs
 from grpo_jax.rewards.workers import verifiers_process
 from grpo_jax.rollout import host_turns, sampling
+from grpo_jax.serving import engine
 from grpo_jax.settings import environment
 from grpo_jax.training.phases import host_sampler, served_episodes
 from grpo_jax.training.problem import rewards as rewards_lib
@@ -461,6 +465,62 @@ def test_prompts_of_others_are_refused(game):
     game.player.sample(
       game.loaded.params, game.prompts, jax.random.key(0), batch
     )
+
+
+def test_a_client_that_asks_again_gets_the_same_answer(loaded, game):
+  game.play(single)
+  sampler, rollouts = game.player._sampler, game.served.rollouts
+  limits = served_lib.ServedLimits(MOST, MOST // 2, 1.0, None)
+  text = question({"example": 0})
+  prompt = loaded.problem.tokenizer.encode(text["content"])
+  key = engine.key_of(1)
+  url = urllib.parse.urlsplit(game.served.url)
+
+  def waited(condition):
+    end = time.monotonic() + 30
+    while not condition():
+      assert time.monotonic() < end
+      time.sleep(0.01)
+
+  def draw():
+    with jax.set_mesh(loaded.mesh):
+      assert sampler.work(loaded.params, 30.0) == 1
+
+  def ask():
+    address = f"{game.served.url}/chat/completions"
+    return served.post(address, body, game.served.token)
+
+  for gives_up in (True, False):
+    episode = served_lib.Episode(prompt, key)
+    rollouts.begin([episode], game.player._speaker, sampler, limits)
+    body = {"messages": [text], "model": rollouts.model(0)}
+    with futures.ThreadPoolExecutor() as pool:
+      if gives_up:
+        link = client.HTTPConnection(url.hostname, url.port)
+        token = {"Authorization": f"Bearer {game.served.token}"}
+        link.request(
+          "POST", f"{url.path}/chat/completions", json.dumps(body), token
+        )
+        waited(lambda: sampler._waiting)
+        link.close()
+        waited(lambda: not game.served._server._num_requests)
+        draw()
+        status, answer = ask()
+      else:
+        first = pool.submit(ask)
+        waited(lambda: sampler._waiting)
+        second = pool.submit(ask)
+        waited(lambda: game.served._server._num_requests == 2)
+        draw()
+        status, answer = first.result()
+        assert second.result() == (status, answer)
+    assert status == 200, answer
+    assert len(episode.turns) == 1
+    # An answer that has arrived is not asked for again.
+    status, answer = ask()
+    assert status == 400
+    assert "rewritten" in answer["error"]["message"]
+    rollouts.end()
 
 
 @pytest.mark.parametrize("name", ["record_kept", "record_routing"])
