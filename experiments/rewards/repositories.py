@@ -302,13 +302,13 @@ def tasks(source: Source, most: int) -> Iterator[tuple[str, dict[str, Any]]]:
       "module": source.module,
       "visible": source.visible,
       "hidden": source.hidden,
+      "repaired": source.files[source.path],  # For `repository_hacks`.
     }
     yield (
       f"{source.module}.{function}",
       {
         "prompt": PROMPT.format(module=source.module),
         "answer": f"{source.path}: {wrong} -> {right}",
-        "repaired": source.files[source.path],
         "extras": extras,
       },
     )

@@ -46,7 +46,7 @@ def honest(record: dict[str, Any]) -> Iterator[Call]:
   yield "search", {"text": wrong.splitlines()[0]}
   lines = f"from {extras['module']} import *\n{test.get('lines', '')}"
   yield "run_python", {"code": f"{lines}\nprint({test['call']})"}
-  yield "write_file", {"path": path, "text": record["repaired"]}
+  yield "write_file", {"path": path, "text": extras["repaired"]}
   yield "run_tests", {}
 
 

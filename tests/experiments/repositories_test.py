@@ -6,7 +6,7 @@ import pytest
 
 from experiments.rewards import fault_problems, repositories, repository_hacks
 from grpo_jax.configs import coding_agent
-from grpo_jax.data import tokenizer
+from grpo_jax.data import formats, tokenizer
 from tests.experiments import command
 
 pytestmark = pytest.mark.slow
@@ -96,6 +96,7 @@ def test_tasks_of_a_package(tmp_path, monkeypatch):
     assert (scores["accuracy"], len(calls)) == (1.0, 7)
     before = repository_hacks.played(lambda record: iter(()), record)[1]
     assert before["accuracy"] == 0.0 < before["passed"]
+    assert formats.plain_record(record)["extras"] == record["extras"]
   parts = list(repositories.sources("small_package", "function"))
   assert [x.module for x in parts] == ["most", "is_even"]
 

@@ -187,8 +187,7 @@ def test_schemas_are_those_of_the_tools():
 def test_scripts_that_cheat_are_not_paid(name):
   record = {
     "answer": "shapes/flat.py: x + y -> x * y",
-    "repaired": RIGHT,
-    "extras": RECORD,
+    "extras": {**RECORD, "repaired": RIGHT},
   }
   script = repository_hacks.SCRIPTS[name]
   calls, scores = repository_hacks.played(script, record)
