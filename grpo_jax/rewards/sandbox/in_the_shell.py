@@ -2,9 +2,10 @@
 
 Like `in_the_box.py`, it imports nothing of this package. Its input is a job,
 as `marshal` writes it: `steps` lay files down or empty a folder, bash runs
-`line`, every other process is ended, and only then files are read. Its output
-is a line of JSON, and after it the parts whose lengths the line names: what
-bash has written, the files of `reads`, and a tar of the folders of `keeps`.
+`line` in `folder`, which is made if it is not there, every other process is
+ended, and only then files are read. Its output is a line of JSON, and after it
+the parts whose lengths the line names: what bash has written, the files of
+`reads`, and a tar of the folders of `keeps`.
 
 A program that bash runs has this program's rights and can speak in its place.
 So the answer about a policy's command is worth what the policy is.
@@ -104,6 +105,7 @@ def main() -> None:
       _lay(*arguments)
     else:
       _empty(*arguments)
+  os.makedirs(job["folder"], exist_ok=True)
   with tempfile.TemporaryFile() as output:
     bash = subprocess.Popen(
       ["bash", "-c", job["line"]],

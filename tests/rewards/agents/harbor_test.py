@@ -81,6 +81,13 @@ def test_an_episode(tmp_path):
   assert (scores["tool_calls"], scores["tool_errors"]) == (3.0, 0.0)
 
 
+def test_a_working_directory_without_files_is_made(tmp_path):
+  image = {"environment/Dockerfile": "FROM x\nWORKDIR /data/in\nWORKDIR it\n"}
+  session = begun(written(tmp_path, **image))
+  assert says(session, "pwd; echo 1 > a") == "/data/in/it"
+  assert says(session, "ls") == "a"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("files", "most"), [(SHARED, 1.0), (APART, 0.75)])
 def test_the_solution_pays_and_nothing_does_not(tmp_path, files, most):
