@@ -63,6 +63,12 @@ LOSSES: dict[str, tuple[tuple[str, ...], dict[str, float | None]]] = {
   ),
 }
 INPUTS = ("weights", "logprobs", "advantages", "sequence_ratio_mask")
+NO_STABLE_REINFORCE = (
+  "stable_reinforce, the default of some recipes, is not served: its formula is"
+  " not published, and it reads what the service records as it draws"
+  " (record_stability_info); choose another loss_fn, such as"
+  " importance_sampling, ppo or cispo."
+)
 _OURS = "grpo_jax."
 # Inputs that the client sends; algorithms that need others are refused.
 _GIVEN = {"old_logp", "behavior_logp", "entropy"}
@@ -131,6 +137,8 @@ def named(name: str, settings: Mapping[str, float | str]) -> NamedLoss:
       )
   if name.startswith(_OURS):
     return _library_loss(name.removeprefix(_OURS), settings)
+  if name == "stable_reinforce":
+    raise BadRequest(NO_STABLE_REINFORCE, "loss_fn")
   if name not in LOSSES:
     raise BadRequest(
       f"there is no loss_fn {name!r:.80}; there are {', '.join(LOSSES)}, and"

@@ -520,6 +520,8 @@ class Service:
     num_samples = body.integer("num_samples", 1, self._max_samples) or 1
     has_prompt = body.flag("prompt_logprobs")
     last = body.integer("prompt_logprobs_last_n", 1, max(len(ids) - 1, 1))
+    if body.flag("record_stability_info"):
+      raise BadRequest(losses.NO_STABLE_REINFORCE, "record_stability_info")
     for name in ("base_model", "model_path", "seq_id"):
       body.take(name)
     body.close()

@@ -152,6 +152,8 @@ def test_refused_samples(door, sampler):
       ({"topk_sample_logprobs": 2}, "'topk_sample_logprobs' is not supported"),
       ({"prompt_logprobs_last_n": 7}, "prompt_logprobs_last_n=7"),
       ({"prompt_alt_tokens_k": 1}, "'prompt_alt_tokens_k' is not supported"),
+      # Asked for before the loss is named.
+      ({"record_stability_info": True}, "its formula is not published"),
     )
   ):
     body = {"sampling_session_id": sampler, "seq_id": number, "prompt": prompt}
@@ -229,6 +231,10 @@ def test_refused_rows(door, model):
     "'x', which no loss reads",
   )
   refused(lambda m: setattr(m, "loss_fn", "x" * 500), "there is no loss_fn")
+  refused(
+    lambda m: setattr(m, "loss_fn", "stable_reinforce"),
+    "its formula is not published",
+  )
   refused(
     lambda m: m.data[0].model_input[0].image.SetInParent(), "that is not text"
   )
