@@ -25,9 +25,11 @@ from grpo_jax.serving.requests import BadRequest
 _JSON = "application/json"
 _MAX_WAITING, _MAX_WAITING_BYTES = 1024, 64 * 2**20
 _MAX_RESULTS, _MAX_RESULT_BYTES = 4096, 128 * 2**20
-# Requests that come within so many seconds of each other are worked on
-# together; and the longest wait for more of them.
-_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
+# Requests that come within a pause of each other are worked on together. The
+# pause is a share of what the last program took, because a request that comes
+# too late costs one more, and at least so many seconds.
+_PAUSE_S, _PAUSE_SHARE = 0.01, 0.02
+_MOST_PAUSES = 10
 
 
 class Outcome(NamedTuple):
@@ -90,6 +92,7 @@ class JobQueue:
       str, concurrent.futures.Future[Outcome]
     ] = collections.OrderedDict()
     self._closed = False
+    self._program_s = 0.0  # Of the last program.
 
   def __contains__(self, name: str) -> bool:
     """True if a request waits or has a result."""
@@ -164,12 +167,16 @@ class JobQueue:
     with self._changed:
       self._changed.wait_for(lambda: self.waiting or self._closed, timeout_s)
       if self.waiting and self.waiting[0].kind is not None:
-        end, count = time.monotonic() + _LONGEST_PAUSE_S, 0
+        pause_s = max(_PAUSE_S, _PAUSE_SHARE * self._program_s)
+        end, count = time.monotonic() + _MOST_PAUSES * pause_s, 0
         while count < len(self.waiting) and time.monotonic() < end:
           count = len(self.waiting)
-          self._changed.wait(_PAUSE_S)
+          self._changed.wait(pause_s)
       jobs = self._next()
+    start_s = time.monotonic()
     self._run(jobs)
+    if jobs and jobs[0].kind is not None:
+      self._program_s = time.monotonic() - start_s
     self._drop_old()
     return bool(jobs)
 

@@ -79,6 +79,22 @@ def test_what_fails_together_is_worked_on_one_after_another(queue, calls):
   assert body(queue, "a:0:full") == {"text": "full"}
 
 
+def test_a_request_is_waited_for_as_long_as_programs_are(queue, monkeypatch):
+  """A pause is a share of the last program, whose request would come late."""
+  now, pauses = [0.0], []
+  monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
+  monkeypatch.setattr(queue._changed, "wait", pauses.append)
+
+  def run(requests_):
+    now[0] += 5.0
+    yield 0, jobs.outcome()
+
+  for name, kind in (("a", "pass"), ("b", None), ("c", "pass")):
+    queue.submit(name, jobs.DeviceJob(name, run, kind=kind))
+    queue.work(0.0)
+  assert pauses == [0.01, 0.1]
+
+
 def test_requests_of_a_session_that_ends_are_dropped(queue, calls):
   submit(queue, calls, "a:0:x", "ab:0:y", "b:0:z")
   queue.drop("a", "the session is over.")
