@@ -327,7 +327,8 @@ class ResumedContexts:
   """Contexts to continue, each with its settings.
 
   Attributes:
-    tokens: Token ids, left-padded as in prompts.
+    tokens: Token ids of P contexts, left-padded as in prompts. As many rows
+      continue each of them, B / P that are adjacent.
     mask: True on the tokens that exist.
     keys: Data of the key of each row, from `jax.random.key_data`.
     first: Position of the first draw: 0, or the number of tokens of the
@@ -339,8 +340,8 @@ class ResumedContexts:
     top_p: top_p of each row, in (0, 1]. Not read if the config decides.
   """
 
-  tokens: jax.Array  # [B, C] int32
-  mask: jax.Array  # [B, C] bool
+  tokens: jax.Array  # [P, C] int32
+  mask: jax.Array  # [P, C] bool
   keys: jax.Array  # [B, ...] uint32
   first: jax.Array  # [B] int32
   limits: jax.Array  # [B] int32
@@ -495,11 +496,15 @@ def alternatives(
     Log-probs; -inf of tokens that top_p leaves out. Slots after the last token
     of a row are arbitrary.
   """
-  num_rows = contexts.tokens.shape[0]
-  tokens = jnp.concatenate([contexts.tokens, draws["tokens"]], axis=1)  # [B, L]
-  size = contexts.mask.sum(axis=1) + draws["completion_mask"].sum(axis=1)  # [B]
+  num_rows = len(draws["tokens"])
+  share = num_rows // len(contexts.tokens)
+  of_context, context_mask = (
+    jnp.repeat(x, share, axis=0) for x in (contexts.tokens, contexts.mask)
+  )
+  tokens = jnp.concatenate([of_context, draws["tokens"]], axis=1)  # [B, L]
+  size = context_mask.sum(axis=1) + draws["completion_mask"].sum(axis=1)  # [B]
   # Shifted to slot 0: the first token is the prompt of the others.
-  places = jnp.arange(tokens.shape[1]) + contexts.mask.argmax(axis=1)[:, None]
+  places = jnp.arange(tokens.shape[1]) + context_mask.argmax(axis=1)[:, None]
   tokens = jnp.take_along_axis(tokens, places % tokens.shape[1], axis=1)
   mask = jnp.arange(tokens.shape[1]) < size[:, None]  # [B, L]
   h, _ = policy.hidden(
@@ -511,7 +516,7 @@ def alternatives(
     jnp.arange(num_rows),
   )
   num_slots = h.shape[1]
-  size_of_context = contexts.mask.sum(axis=1)[:, None]  # [B, 1]
+  size_of_context = context_mask.sum(axis=1)[:, None]  # [B, 1]
   is_drawn = jnp.arange(1, num_slots + 1) >= size_of_context
   is_drawn &= (contexts.temperature > 0)[:, None]  # [B, L - 1]
   temperature = jnp.where(is_drawn, contexts.temperature[:, None], 1.0)

@@ -121,6 +121,10 @@ class ContextProgram:
   It also continues those of several policies that differ in trained parameters
   alone; see `together.py`.
 
+  Equal contexts can be read once for 2, 4, … rows. That takes less time, and
+  another program for each of these numbers. Then log-probs depend, to
+  round-off, on the rows that are drawn together.
+
   Attributes:
     num_rows: Rows of a policy.
   """
@@ -133,14 +137,25 @@ class ContextProgram:
     num_rows: int,
     context_len: int,
     is_own: bool = True,
+    shares: bool = False,
   ):
-    """Compiles nothing yet; for arguments and errors see `Drawer`."""
+    """Compiles nothing yet; for other arguments and errors see `Drawer`.
+
+    Args:
+      shares: True if equal contexts are read once.
+    """
     if jax.process_count() > 1:
       raise ValueError(
         f"serving: this is one of {jax.process_count()} processes, and requests"
         " reach one of them alone; start a single process."
       )
-    self.num_rows = num_rows + -num_rows % sharding.num_row_shards(mesh)
+    num_shards = sharding.num_row_shards(mesh)
+    self.num_rows = num_rows + -num_rows % num_shards
+    most = self.num_rows // num_shards if shares else 1
+    # Numbers of rows that read a context, each of which divides `most`.
+    self._shares = [
+      1 << n for n in range(most.bit_length()) if not most % (1 << n)
+    ]
     self._config, self._context_len = config, context_len
     self._rows = sharding.by_rows(mesh)
 
@@ -175,8 +190,13 @@ class ContextProgram:
       contexts: Trained parameters of each policy, and its contexts, at most as
         many as there are rows; the rows beyond them are not drawn.
     """
+    share = max(
+      n
+      for n in self._shares
+      if all(max(_rows(asks, n)) < self.num_rows for _, asks in contexts)
+    )
     own: list[Any] = [
-      (trained, sharding.from_local(self._arrays(asks), self._rows))
+      (trained, sharding.from_local(self._arrays(asks, share), self._rows))
       for trained, asks in contexts
     ]
     draws = self._draws(frozen, *own)
@@ -186,20 +206,21 @@ class ContextProgram:
       others = sharding.to_local(self._alternatives(frozen, *own))
     draws = sharding.to_local(draws)
     return [
-      self._completions(asks, x, y)
+      self._completions(asks, share, x, y)
       for (_, asks), x, y in zip(contexts, draws, others, strict=True)
     ]
 
   def _completions(
     self,
     asks: Sequence[Ask],
+    share: int,
     arrays: Mapping[str, Any],  # each [B, T]
     others: resumed.Alternatives | None,
   ) -> list[Generated]:
     """The completions of contexts, from the arrays of all rows."""
     ends = set(self._config.end_ids)
     results = []
-    for row, ask in enumerate(asks):
+    for ask, row in zip(asks, _rows(asks, share), strict=True):
       size = int(arrays["completion_mask"][row].sum())
       ids = arrays["tokens"][row, :size].tolist()
       records = {name: arrays[name][row, :size] for name in drawing.RECORDS}
@@ -214,9 +235,9 @@ class ContextProgram:
       results.append(result)
     return results
 
-  def _arrays(self, asks: Sequence[Ask]) -> resumed.ResumedContexts:
-    """Returns NumPy arrays of contexts; the rows beyond them do not exist."""
-    shape = self.num_rows, self._context_len
+  def _arrays(self, asks: Sequence[Ask], share: int) -> resumed.ResumedContexts:
+    """Returns NumPy arrays of contexts; rows without one do not exist."""
+    shape = self.num_rows // share, self._context_len
     tokens: Any = np.full(shape, self._config.pad_id, np.int32)
     mask: Any = np.zeros(shape, bool)
     mask[:, -1] = True  # A row without a token would have no last token.
@@ -225,20 +246,35 @@ class ContextProgram:
       "keys": np.tile(key, (self.num_rows, *[1] * key.ndim)),
       "first": np.zeros(self.num_rows, np.int32),
       "limits": np.ones(self.num_rows, np.int32),
-      "exists": np.arange(self.num_rows) < len(asks),
+      "exists": np.zeros(self.num_rows, bool),
       "temperature": np.ones(self.num_rows, np.float32),
       "top_p": np.ones(self.num_rows, np.float32),
     }
-    for row, ask in enumerate(asks):
+    for ask, row in zip(asks, _rows(asks, share), strict=True):
       size = len(ask.ids)
-      tokens[row, -size:] = ask.ids
-      mask[row, -size:] = True
+      tokens[row // share, -size:] = ask.ids
+      mask[row // share, -size:] = True
+      fields["exists"][row] = True
       fields["keys"][row] = ask.key
       fields["first"][row] = ask.first
       fields["limits"][row] = ask.limit
       fields["temperature"][row] = ask.temperature
       fields["top_p"][row] = ask.top_p
     return resumed.ResumedContexts(tokens=tokens, mask=mask, **fields)
+
+
+def _rows(asks: Sequence[Ask], share: int) -> list[int]:
+  """The row of each context; every `share` rows have equal contexts."""
+  rows: list[int] = []
+  last: dict[tuple[int, ...], int] = {}  # The last row of a context.
+  free = 0
+  for ask in asks:
+    row = last.get(tuple(ask.ids), -1) + 1
+    if row % share == 0:  # There are none of that context, or no more.
+      row, free = free, free + share
+    last[tuple(ask.ids)] = row
+    rows.append(row)
+  return rows
 
 
 class Drawer:

@@ -1,11 +1,13 @@
 """The sampler behind a server: batches, keys, futures, and `run.sample`."""
 
 import concurrent.futures
+import itertools
 
 import jax
 import numpy as np
 import pytest
 
+from grpo_jax.rollout import sampling
 from grpo_jax.serving import engine
 from grpo_jax.training.evaluation import draws
 from tests.training.phases import served
@@ -74,6 +76,53 @@ def test_draws_depend_on_nothing_else_in_the_batch(loaded, sampler):
   assert among.ids == alone.ids
   for ours, theirs in zip(among[1:4], alone[1:4], strict=True):
     np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_equal_contexts_are_read_once(loaded):
+  """By as many rows as fit, for one policy and for two that are alike."""
+  text = loaded.problem.tokenizer
+  config = sampling.SamplerConfig(
+    served.MAX_NEW_TOKENS, text.end_ids, text.pad_id
+  )
+  apart, shared = (
+    engine.ContextProgram(
+      *(loaded.policy, loaded.mesh, config, 4, served.MAX_PROMPT_LEN),
+      shares=shares,
+    )
+    for shares in (False, True)
+  )
+  sizes, arrays = [], shared._arrays
+
+  def counted(asks, share):
+    sizes.append(len(arrays(asks, share).tokens))
+    return arrays(asks, share)
+
+  shared._arrays = counted
+  one = ask_of(loaded, "ab cd", 7, with_alternatives=True)
+  more = [ask_of(loaded, "ab cd", 7, sample=i) for i in (1, 2)]
+  other = ask_of(loaded, "x", 7, temperature=0.0)
+  trained, frozen = (loaded.params[x] for x in ("trained", "frozen"))
+  for batches, expected in (
+    ([[one]], [1]),
+    ([[one, other, more[0]]], [2]),
+    ([[one, other, *more]], [4]),
+    ([[other], [more[0], other, one]], [2, 2]),
+  ):
+    contexts = [(trained, asks) for asks in batches]
+    sizes.clear()
+    with jax.set_mesh(loaded.mesh):
+      theirs = apart.draw(frozen, contexts)
+      ours = shared.draw(frozen, contexts)
+    assert sizes == expected
+    for x, y in zip(
+      *map(itertools.chain.from_iterable, (theirs, ours)), strict=True
+    ):
+      assert x.ids == y.ids
+      assert (x.alternatives is None) == (y.alternatives is None)
+      jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=3e-6), x[1:], y[1:]
+      )
 
 
 @pytest.mark.slow

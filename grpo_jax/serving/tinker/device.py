@@ -415,6 +415,7 @@ class Device:
         ),
         self._num_rows,
         length,
+        shares=True,
       )
     return kind.samplers[length, can_end]
 
