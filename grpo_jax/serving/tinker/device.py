@@ -9,15 +9,10 @@ states predict the targets.
 Clients whose adapters are of one kind are run together, in one program over the
 base (`together.py`): 2, 4, … of them, each with the batches and the lengths
 that it would have alone.
-
-Gradients are added up in float32, in the order of the requests, until a step
-takes them. What fails changes nothing. All functions are called by one thread,
-under `jax.set_mesh`.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import zlib
@@ -30,6 +25,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from grpo_jax.algorithms import options
 from grpo_jax.models.policies import lora
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import sampling, together
@@ -41,8 +37,7 @@ from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Policy, PolicyOutputs, PyTree
 
 _SHORTEST = 64  # The least length of a program, tokens.
-_MAX_KINDS = 8  # Kinds of adapters whose programs are kept.
-_MAX_ALGORITHMS = 8  # Algorithms of this library whose programs are kept.
+_MAX_PROGRAMS = 32  # Programs of passes that are kept, and of samples.
 # Stacks of projections that belong to attention; the others are of MLPs.
 _ATTENTION = ("attention", "delta")
 
@@ -84,31 +79,7 @@ class ClientRows(NamedTuple):
   is_forward: bool
 
 
-class Kind:
-  """The programs of one rank and one set of projections; None: the base."""
-
-  def __init__(self, policy: Policy, config: lora.LoRAConfig | None):
-    """Compiles nothing yet."""
-    self.policy = policy if config is None else lora.lora_policy(policy, config)
-    self.samplers: dict[tuple[int, bool], engine.ContextProgram] = {}
-    self._programs: collections.OrderedDict[Any, Any] = (
-      collections.OrderedDict()
-    )
-
-  def program(self, loss: losses.NamedLoss, is_forward: bool) -> Any:
-    """Returns the program of a loss, for one or several clients."""
-    key = loss.program, is_forward
-    if key not in self._programs:
-      function = _forward if is_forward else _backward
-      self._programs[key] = jax.jit(
-        together.program(functools.partial(function, self.policy, loss))
-      )
-      while len(self._programs) > 2 + 2 * _MAX_ALGORITHMS:
-        self._programs.popitem(last=False)
-    return self._programs[key]
-
-
-def _value(policy, loss, trained, shared, settings, rows):
+def _value(policy, algorithm, trained, shared, settings, rows):
   """The loss of rows, and the log-probs of their targets."""
   frozen, number = shared
   params = {"trained": trained, "frozen": frozen}
@@ -128,23 +99,23 @@ def _value(policy, loss, trained, shared, settings, rows):
     h,
     rows.targets,
     temperature=1.0,
-    with_entropy=loss.with_entropy,
+    with_entropy=bool(algorithm) and "entropy" in options.needs(*algorithm),
   )
   entropy = {} if scores.entropy is None else {"entropy": scores.entropy}
   outputs = PolicyOutputs(logp=scores.logp, aux=aux, trainable={}, **entropy)
-  total = losses.value(loss, number, settings, outputs, rows)
+  total = losses.value(algorithm, number, settings, outputs, rows)
   return total, scores.logp
 
 
-def _forward(policy, loss, shared, own):
+def _forward(policy, algorithm, shared, own):
   trained, gradient, *more = own
-  return gradient, *_value(policy, loss, trained, shared, *more)
+  return gradient, *_value(policy, algorithm, trained, shared, *more)
 
 
-def _backward(policy, loss, shared, own):
+def _backward(policy, algorithm, shared, own):
   trained, gradient, *more = own
   (total, logp), new = jax.value_and_grad(
-    functools.partial(_value, policy, loss), has_aux=True
+    functools.partial(_value, policy, algorithm), has_aux=True
   )(trained, shared, *more)
   return jax.tree.map(jnp.add, gradient, new), total, logp
 
@@ -176,7 +147,20 @@ def _step(trained, moments, gradient, numbers):
 
 
 class Device:
-  """The base on its devices, with what is done to adapters over it.
+  """The base on its devices, and the programs that run adapters over it.
+
+  It holds the parameters of the base, which nothing changes, and the programs
+  that were compiled. Adapters are held by the caller: methods get them, and put
+  new arrays in the place of old ones. Arrays themselves are never changed, so
+  whoever keeps the old ones, as a sampler does, has the old weights.
+
+    run     adds up the gradients of passes, in float32 and in their order
+    step    takes a step with that sum, and drops it
+    draw    draws completions, and changes nothing
+
+  If a method raises, the passes that it has yielded are done, and nothing else
+  has changed; a gradient that is not finite is dropped. All methods are called
+  by one thread, under `jax.set_mesh`.
 
   Attributes:
     vocab_size: V.
@@ -225,7 +209,8 @@ class Device:
     self._tokens, self._max_rank = tokenizer, max_rank
     self._max_together = max_together
     self._num_rows = num_rows + -num_rows % sharding.num_row_shards(mesh)
-    self._kinds: collections.OrderedDict[Any, Kind] = collections.OrderedDict()
+    kept = functools.lru_cache(_MAX_PROGRAMS)
+    self._pass_program, self._sampler = kept(self._pass), kept(self._samples)
     self._base = _digest(params)
 
   def config(self, rank: int, mlp: bool, attention: bool) -> lora.LoRAConfig:
@@ -318,7 +303,7 @@ class Device:
       its rows, and the sum of its loss. Its gradient is then added.
     """
     adapters, _, loss, is_forward = passes[0]
-    program = self._kind(adapters.config).program(loss, is_forward)
+    program = self._pass_program(adapters.config, loss.algorithm, is_forward)
     shared = self._frozen, np.int32(max(loss.number, 0))
     states = [_PassState(x, self._num_rows) for x in passes]
     lengths = [[self._length(x) for x in state.batches] for state in states]
@@ -372,63 +357,67 @@ class Device:
     Yields:
       The place of adapters, and their completions.
     """
-    first = samples[0][0]
-    kind = self._kind(None if first is None else first.config)
+    config = samples[0][0] and samples[0][0].config
+    base, frozen = self._params["trained"], self._params["frozen"]
+    if config is not None:
+      frozen = self._frozen
+    trained = [base if x is None else x.trained for x, _ in samples]
     size = self._num_rows
     batches = [
       [asks[n : n + size] for n in range(0, len(asks), size)]
       for _, asks in samples
     ]
-    longest = [max(len(ask.ids) for ask in asks) for _, asks in samples]
     lengths = [
-      [_padded(n, self.max_len)] * len(of_client)
-      for n, of_client in zip(longest, batches, strict=True)
+      [self._length(asks)] * len(of_client)
+      for (_, asks), of_client in zip(samples, batches, strict=True)
     ]
     completions: list[list[engine.Generated]] = [[] for _ in samples]
     for numbers in rounds(lengths, self._max_together):
-      program = self._sampler(kind, lengths[numbers[0][0]][0], can_end)
-      frozen = self._params["frozen"]
-      contexts: list[tuple[PyTree, Sequence[engine.Ask]]] = []
-      for i, n in numbers:
-        adapters, trained = samples[i][0], self._params["trained"]
-        if adapters is not None:
-          frozen, trained = self._frozen, adapters.trained
-        contexts.append((trained, batches[i][n]))
+      program = self._sampler(config, lengths[numbers[0][0]][0], can_end)
+      contexts = [(trained[i], batches[i][n]) for i, n in numbers]
       results = program.draw(frozen, contexts)
       for (i, n), result in zip(numbers, results, strict=True):
         completions[i] += result
         if n + 1 == len(batches[i]):
           yield i, completions[i]
 
-  def _sampler(
-    self, kind: Kind, length: int, can_end: bool
+  def _policy_of(self, config: lora.LoRAConfig | None) -> Policy:
+    """The policy of a kind of adapters, or the base."""
+    if config is None:
+      return self._policy
+    return lora.lora_policy(self._policy, config)
+
+  def _pass(
+    self, config: lora.LoRAConfig, algorithm: Any, is_forward: bool
+  ) -> Any:
+    """Makes the program of passes, for one client or several."""
+    function = _forward if is_forward else _backward
+    policy = self._policy_of(config)
+    return jax.jit(
+      together.program(functools.partial(function, policy, algorithm))
+    )
+
+  def _samples(
+    self, config: lora.LoRAConfig | None, length: int, can_end: bool
   ) -> engine.ContextProgram:
-    """The program that continues contexts of a length."""
-    if (length, can_end) not in kind.samplers:
-      kind.samplers[length, can_end] = engine.ContextProgram(
-        kind.policy,
-        self._mesh,
-        sampling.SamplerConfig(
-          max_new_tokens=self.max_new_tokens,
-          end_ids=self._tokens.end_ids if can_end else (),
-          pad_id=self._tokens.pad_id,
-        ),
-        self._num_rows,
-        length,
-        shares=True,
-      )
-    return kind.samplers[length, can_end]
+    """Makes the program that continues contexts of a length."""
+    return engine.ContextProgram(
+      self._policy_of(config),
+      self._mesh,
+      sampling.SamplerConfig(
+        max_new_tokens=self.max_new_tokens,
+        end_ids=self._tokens.end_ids if can_end else (),
+        pad_id=self._tokens.pad_id,
+      ),
+      self._num_rows,
+      length,
+      shares=True,
+    )
 
-  def _kind(self, config: lora.LoRAConfig | None) -> Kind:
-    kind = self._kinds.pop(config, None) or Kind(self._policy, config)
-    self._kinds[config] = kind
-    while len(self._kinds) > _MAX_KINDS:
-      self._kinds.popitem(last=False)
-    return kind
-
-  def _length(self, rows: Sequence[Row]) -> int:
-    """The length of the program of rows."""
-    return _padded(max(len(row.ids) for row in rows), self.max_len)
+  def _length(self, rows: Sequence[Row | engine.Ask]) -> int:
+    """The length of the program of rows: a power of 2, or the largest one."""
+    size = max(len(row.ids) for row in rows)
+    return min(max(_SHORTEST, 1 << (size - 1).bit_length()), self.max_len)
 
   def _arrays(self, rows: Sequence[Row], length: int) -> losses.PaddedRows:
     """Puts rows on the devices, padded; the rows behind them do not exist."""
@@ -514,11 +503,6 @@ def _fresh(params, config, seed):
 @jax.jit
 def _moments(trained: PyTree) -> PyTree:
   return optax.adamw(0.0).init(trained)
-
-
-def _padded(length: int, most: int) -> int:
-  """The least length of a program, a power of 2 or the largest length."""
-  return min(max(_SHORTEST, 1 << (length - 1).bit_length()), most)
 
 
 def _digest(params: PyTree) -> str:

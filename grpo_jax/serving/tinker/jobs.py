@@ -1,11 +1,12 @@
-"""Requests that wait for the device, and results that wait for clients.
+"""The queue between the threads of HTTP and the thread of the device.
 
-A request gets a number at once and is worked on later, in the order of arrival,
-by the thread of the device. Its result waits until the client fetches it.
-Requests of one kind that wait at the same time are worked on together, if none
-of them overtakes another one of its owner.
+Threads of HTTP put a request in under its name, and the client fetches the
+result by that name when it likes. The thread of the device takes requests out,
+the oldest first. With it go those of its kind that wait too, if none of them
+overtakes another request of its owner.
 
-What waits, and what nobody fetches, is bounded.
+Requests and results are held in memory alone. If too much waits, a new request
+is refused, and of too many results the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ class DeviceJob:
 
   Attributes:
     owner: Requests of one owner are worked on in their order.
-    run: Works on requests of one kind: it gets these, and yields the place of
-      each and its outcome. What has no outcome when it raises has changed
-      nothing.
-    request: What `run` gets.
+    run: Function that gets the requests that are worked on together, and yields
+      the place of each and its outcome. If it raises, requests without an
+      outcome have changed nothing, and may be run again.
+    request: The request, as `run` gets it.
     kind: Requests of equal kinds may be worked on together; None: of no others.
     size: Its bytes.
-    future: Gets its outcome.
+    future: Future of its outcome.
   """
 
   owner: str
@@ -77,7 +78,12 @@ def alone(
 
 
 class JobQueue:
-  """Requests that wait, and results.
+  """Requests by name, from their arrival until their results are dropped.
+
+  A failure is the result of its request: a text, and the category "user" if the
+  request was wrong, else "server". If requests that are worked on together
+  fail, those without a result are worked on one after another, so that each
+  fails for itself. Nothing that `run` raises ends the thread of the device.
 
   Attributes:
     waiting: Requests that are not worked on yet, in the order of arrival.

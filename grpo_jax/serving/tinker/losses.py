@@ -109,18 +109,6 @@ class NamedLoss(NamedTuple):
   settings: dict[str, float]
   algorithm: tuple[Algorithm, Any] | None = None
 
-  @property
-  def program(self) -> Any:
-    """Algorithm and settings; programs of losses differ in nothing else."""
-    return self.algorithm and (self.algorithm[0].name, self.algorithm[1])
-
-  @property
-  def with_entropy(self) -> bool:
-    """True if the loss reads the entropy of the policy."""
-    return self.algorithm is not None and "entropy" in options.needs(
-      *self.algorithm
-    )
-
 
 def named(name: str, settings: Mapping[str, float | str]) -> NamedLoss:
   """Returns the loss with a name.
@@ -266,7 +254,7 @@ def check(
 
 
 def value(
-  loss: NamedLoss,
+  algorithm: tuple[Algorithm, Any] | None,
   number: jax.Array,  # [] int32
   settings: Mapping[str, jax.Array],
   outputs: PolicyOutputs,
@@ -275,13 +263,13 @@ def value(
   """The sum of a loss over rows.
 
   Args:
-    loss: Chooses the algorithm, if it has one.
-    number, settings: Those of the loss, as inputs of the program.
+    algorithm, number, settings: Those of the loss; the last two are inputs of
+      the program.
     outputs: Outputs of the policy; `logp` [B, T] is about the targets.
     rows: The rows.
   """
-  if loss.algorithm is not None:
-    return _of_algorithm(*loss.algorithm, outputs, rows)
+  if algorithm is not None:
+    return _of_algorithm(*algorithm, outputs, rows)
   counts = rows.exists & jnp.isfinite(outputs.logp)
   logp = masked.select(outputs.logp, counts)
   x = rows.inputs

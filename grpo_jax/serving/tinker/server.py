@@ -57,6 +57,10 @@ class TinkerServer(http.Server):
   def add_routes(self, router: Any) -> None:
     """Adds the paths of the API."""
     service = self._service
+
+    def numbered(begin: Callable[..., str], *more: str) -> Callable:
+      return lambda body: {"request_id": begin(body, *more)}
+
     answers: dict[str, Callable[[Body], Any]] = {
       "client/config": lambda body: _CLIENT,
       "client/dynamic_config": lambda body: {},
@@ -70,21 +74,12 @@ class TinkerServer(http.Server):
         "sampling_session_id": service.sampler(body),
       },
       "asample": self._sample,
+      "create_model": numbered(service.create_model),
+      "optim_step": numbered(service.optim_step),
+      "save_weights": numbered(service.save, "weights"),
+      "save_weights_for_sampler": numbered(service.save, "sampler_weights"),
+      "load_weights": numbered(service.load),
     }
-    waiting: dict[str, Callable[[Body], str]] = {
-      "create_model": service.create_model,
-      "optim_step": service.optim_step,
-      "save_weights": lambda body: service.save(body, "weights"),
-      "save_weights_for_sampler": lambda body: service.save(
-        body, "sampler_weights"
-      ),
-      "load_weights": service.load,
-    }
-
-    def numbered(begin: Callable[[Body], str]) -> Callable[[Body], Any]:
-      return lambda body: {"request_id": begin(body)}
-
-    answers |= {name: numbered(begin) for name, begin in waiting.items()}
     for name, answer in answers.items():
       router.add_post(f"/api/v1/{name}", self.guarded(self._json(answer)))
     for name, handler in (

@@ -1,12 +1,10 @@
 """Clients of Tinker's API, and their requests.
 
-A request gets a number at once and is worked on later (`jobs.py`). The number
-follows from its sequence number, so one that is sent again is not worked on
-twice. Passes of several clients with one loss are run together if their
-adapters are of one kind, and so are samples.
-
-Everything that clients can pile up is bounded: sessions, adapters, and weights
-to sample from.
+Ids are those that the SDK makes: a session is S, a client that trains is
+S:train:0, weights to sample from are S:sample:0, and a request is S:train:0:5,
+with its sequence number. So what belongs to a session begins with its id, and a
+request that is sent again has the name of the first, and is not worked on
+twice.
 """
 
 from __future__ import annotations
@@ -72,7 +70,6 @@ class SampleRequest(NamedTuple):
     asks: Contexts to continue, one for each sample.
     stop_ids, stop_texts: Tokens and texts that end a completion.
     can_end: True if the end tokens of the tokenizer end it.
-    has_prompt: True if the log-probs of the prompt are asked for.
     last: Number of the prompt's last tokens whose log-probs are given.
   """
 
@@ -81,7 +78,6 @@ class SampleRequest(NamedTuple):
   stop_ids: frozenset[int]
   stop_texts: tuple[str, ...]
   can_end: bool
-  has_prompt: bool
   last: int
 
 
@@ -127,10 +123,33 @@ def _refuse(problem: BadRequest) -> Outcome:
 
 
 class Service:
-  """The state of a server.
+  """The clients of a server, with what each of them has.
+
+  It holds in memory, up to a number of each:
+
+    sessions         one for each `ServiceClient`; ends when that is closed, or
+                     has been silent for an hour
+    adapters         one for each client that trains: weights, moments of the
+                     optimizer, and the gradient since the last step
+    weights          to sample from; of too many, those used longest ago go
+    requests         that wait or have a result, in `queue`
+
+  When a session ends, so does all that begins with its id. When the process
+  ends, all is lost but the files of `store.Store`. The base, and the programs
+  over it, are those of the `device.Device`.
+
+  Methods for requests are called by the threads of the server. They check what
+  they can, and queue a function that does the rest in the thread of the device,
+  request after request. So nothing else touches adapters meanwhile; a lock
+  guards the tables of ids alone.
+
+  A request that is wrong raises `BadRequest` at once, or in its turn, which is
+  then its result. Either way adapters are as before it, and the other requests
+  go on.
 
   Attributes:
-    model, tokenizer_id: As given.
+    model: Name of the base.
+    tokenizer_id: Folder or hub name of its tokenizer, or None.
     max_len: Most tokens of a row, and of a prompt.
     queue: Requests, and their results.
   """
@@ -225,15 +244,10 @@ class Service:
     flags = [fields.take(f"train_{x}") is not False for x in ("mlp", "attn")]
     fields.take("train_unembed")  # The session's message says what it does.
     seed = fields.integer("seed", 0, requests.MAX_SEED)
-    optimizer = body.inner("optimizer_config").text("type") or "adamw"
+    optimizer = body.inner("optimizer_config").text("type")
 
     def run():
-      self._check_base(base)
-      if optimizer != "adamw":
-        raise BadRequest(
-          f"the optimizer {optimizer!r:.40} is not supported; leave it adamw.",
-          "optimizer_config",
-        )
+      self._check_new(base, optimizer)
       config = self._device.config(rank, *flags)
       draw = secrets.randbelow(requests.MAX_SEED) if seed is None else seed
       self._add(model_id, self._device.new_adapters(config, draw))
@@ -259,6 +273,14 @@ class Service:
     session = body.required("session_id")
     self.alive(session)
     return f"{session}:{kind}:{body.count(field)}"
+
+  def _check_new(self, base: str, optimizer: str) -> None:
+    self._check_base(base)
+    if optimizer not in ("", "adamw"):
+      raise BadRequest(
+        f"the optimizer {optimizer!r:.40} is not supported; leave it adamw.",
+        "optimizer_config",
+      )
 
   def _check_base(self, name: str) -> None:
     if name != self.model:
@@ -316,7 +338,7 @@ class Service:
       if problem is not None:
         raise problem
       loss = self._loss(pass_)
-      kind = config, pass_.is_forward, loss.number, loss.program
+      kind = config, pass_.is_forward, loss.number, loss.algorithm
       job = jobs.DeviceJob(
         *(pass_.model_id, self._run_passes, (pass_, loss), kind, len(body))
       )
@@ -409,13 +431,11 @@ class Service:
     else:
       model_id, base = body.required("model_id"), self.model
       self.adapters(model_id)
-    optimizer = body.inner("optimizer_config").text("type") or "adamw"
+    optimizer = body.inner("optimizer_config").text("type")
 
     def run():
       body.close()
-      self._check_base(base)
-      if optimizer != "adamw":
-        raise BadRequest(f"the optimizer {optimizer!r:.40} is not supported.")
+      self._check_new(base, optimizer)
       saved = self._device.loaded(self._files, path, with_moments)
       if not is_new and saved.config != self.adapters(model_id).config:
         raise BadRequest(
@@ -538,7 +558,7 @@ class Service:
     ]
     return SampleRequest(
       *(ids, asks, stop_ids, texts, stop is None or bool(stops)),
-      *(has_prompt, len(ids) if last is None else last),
+      len(ids) if last is None else last,
     )
 
   def _ids(self, prompt: Body) -> list[int]:

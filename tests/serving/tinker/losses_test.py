@@ -90,7 +90,8 @@ def ours(loss, logp, exists, x):
 
   def value(logp):
     outputs = PolicyOutputs(logp=logp, trainable={})
-    return losses.value(loss, max(loss.number, 0), settings, outputs, rows)
+    number = max(loss.number, 0)
+    return losses.value(loss.algorithm, number, settings, outputs, rows)
 
   return jax.value_and_grad(value)(jnp.asarray(logp, jnp.float32))
 
