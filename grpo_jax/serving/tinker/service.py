@@ -309,12 +309,11 @@ class Service:
   def info(self, body: Body) -> dict[str, Any]:
     """Describes a client's adapters."""
     model_id = body.required("model_id")
+    tokenizer = {"tokenizer_id": self.tokenizer_id} if self.tokenizer_id else {}
     data = {"arch": "transformer", "model_name": self.model}
-    if self.tokenizer_id:
-      data["tokenizer_id"] = self.tokenizer_id
     return {
       "type": "get_info",
-      "model_data": data,
+      "model_data": data | tokenizer,
       "model_id": model_id,
       "is_lora": True,
       "lora_rank": self.adapters(model_id).config.rank,
@@ -458,7 +457,7 @@ class Service:
     if base or not path:
       self._check_base(base)
     if path:
-      self._files.existing(path)
+      self._files.about(path)  # Raises, if there is nothing to read.
     with self._changed:
       self._keep(name, _Weights(path or None, None))
     return name

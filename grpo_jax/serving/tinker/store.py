@@ -71,19 +71,6 @@ class Store:
     model_id, kind, name = match.groups()
     return self._folder / model_id.replace(":", "_") / kind / f"{name}.npz"
 
-  def existing(self, path: str) -> pathlib.Path:
-    """The file of a path of the API.
-
-    Raises:
-      BadRequest: There is none.
-    """
-    file = self.file(path)
-    if not file.is_file():
-      raise BadRequest(
-        f"there is nothing at {path!r:.200}.", "path", status=404
-      )
-    return file
-
   def write(self, path: str, about: dict[str, Any], tree: PyTree) -> None:
     """Writes a tree of arrays of the host, with the data about it."""
     arrays: dict[str, Any] = {
@@ -134,7 +121,11 @@ class Store:
   def _read(
     self, path: str, with_arrays: bool = False
   ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    file = self.existing(path)
+    file = self.file(path)
+    if not file.is_file():
+      raise BadRequest(
+        f"there is nothing at {path!r:.200}.", "path", status=404
+      )
     try:
       with np.load(file, allow_pickle=False) as archive:
         about = json.loads(str(archive[_ABOUT]))
