@@ -12,6 +12,7 @@ The memory that the backward pass keeps is an estimate:
 
     A(all layers, as configured) + A(one layer, nothing recomputed)
 
+Of layers of two kinds the larger one is counted.
 A is the bytes that `jax.vjp` of the forward pass hands to its backward pass,
 without parameters. The forward pass is that of a micro-batch, and of prompts
 that its rows share. The second term is there with `remat`. A critic is run
@@ -475,17 +476,44 @@ def _kept(
     )
 
   total = residuals(size.model)
-  if size.model.remat != "none":
-    total += residuals(
-      dataclasses.replace(
-        size.model,
-        num_layers=1,
-        num_dense_layers=0,
-        sliding_layers=(),
-        remat="none",
+  if size.model.remat == "none":
+    return total
+  layers = _layers(size.model)
+  of_layer = max(map(residuals, layers))
+  if size.model.delta is not None:
+    # A layer with the delta rule stands before one with attention.
+    rule = dataclasses.replace(size.model.delta, period=2)
+    both = dataclasses.replace(layers[0], num_layers=2, delta=rule)
+    of_layer = max(of_layer, residuals(both) - of_layer)
+  return total + of_layer
+
+
+def _layers(model: TransformerConfig) -> list[TransformerConfig]:
+  """Models of a layer of each kind with attention; Gemma 4's go in pairs."""
+  of = functools.partial(
+    *(dataclasses.replace, model),
+    num_layers=1,
+    num_dense_layers=0,
+    sliding_layers=(),
+    rotary_layers=(),
+    delta=None,
+    remat="none",
+  )
+  if (llama4 := model.llama4) is not None:
+    return [of(llama4=dataclasses.replace(llama4, dense_layers=()))]
+  if (gemma4 := model.gemma4) is not None:
+    own = dataclasses.replace(gemma4, num_shared_layers=0)
+    return [of(gemma4=own, num_layers=2, sliding_layers=(True, False))]
+  if (sizes := model.deepseek4) is not None:
+    return [
+      of(
+        deepseek4=dataclasses.replace(sizes, kinds=(kind,), num_hash_layers=0),
+        sliding_layers=(kind == "sliding",),
+        router_bias=True,
       )
-    )
-  return total
+      for kind in sorted({*sizes.kinds})
+    ]
+  return [of()]
 
 
 def _shared(

@@ -13,6 +13,7 @@ from experiments.pods import held
 from grpo_jax.configs import pods as pods_config
 from grpo_jax.configs.recipes import models as published
 from grpo_jax.models import architecture, transformer
+from grpo_jax.models.hf import families
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.phases import policy as policy_lib
@@ -193,6 +194,22 @@ def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(
   allocated = compiled.memory_analysis().temp_size_in_bytes
   ratio = allocated / held._kept(size, num_prompts, 8, shares, tensor=1)
   assert 0.5 < ratio < 1.5, ratio
+
+
+@pytest.mark.parametrize(
+  "name",
+  ["deepseek_v32", "deepseek_v4", "gemma4_text", "llama4_text", "qwen3_5"],
+)
+def test_layers_of_every_kind_have_an_estimate(name):
+  """One layer is run again at a time: so less is kept than of all layers."""
+  path = command.ROOT / "tests/data/checkpoints" / name
+  fields, _ = families.from_config_json(path)
+  kept = []
+  for remat in ("full", "none"):
+    model = architecture.TransformerConfig(**fields, remat=remat)
+    size = held.Sizes(model, None, max_prompt_len=8, max_new_tokens=9)
+    kept.append(held._kept(size, 2, 2, shares_prompts=True, tensor=1))
+  assert 0 < kept[0] < kept[1]
 
 
 def test_adapters_leave_little_beside_the_base():
