@@ -389,32 +389,44 @@ class GatedDelta(nn.Module):
     if before is None:
       before = delta.empty(sizes, len(x), config.dtype)
     inputs = on_rows(self.inputs, x)  # [B, L, G, 2 K + 2 R V]
-    inputs, gate = jnp.split(inputs, [sizes.channels], axis=-1)
-    mixed, recent = delta.convolved(self.taps, inputs, mask, before.recent)
-    # Rounded, as all activations are: so the backward pass keeps half.
-    mixed = nn.silu(mixed).astype(config.dtype)
-    places = [sizes.key_width, 2 * sizes.key_width]
-    q, k, v = jnp.split(mixed, places, axis=-1)
-    heads = *x.shape[:2], sizes.num_key_heads, sizes.values_per_key
-    v, gate = (z.reshape(*heads, sizes.value_width) for z in (v, gate))
-    beta, rate = jnp.split(on_rows(self.rates, x), 2, axis=-1)
-    decay = delta.log_decay(self.log_rate, self.rate_bias, rate)
-    is_token = mask[:, :, None, None]
-    arrays: tuple[jax.Array, ...] = (
-      delta.unit(q) * sizes.key_width**-0.5,
-      delta.unit(k),
-      masked.wide(v),
-      jnp.where(is_token, decay, 0),
-      jnp.where(is_token, nn.sigmoid(masked.wide(beta)), 0),
+    run = functools.partial(
+      _recurred, config, self.taps, self.log_rate, self.rate_bias, self.scale
     )
-    rule: Callable = delta.chunked
-    if is_step := x.shape[1] == 1:
-      rule, arrays = delta.step, tuple(z[:, 0] for z in arrays)
-    y, memory = rule(*arrays, before.memory)
-    y = y[:, None] if is_step else y
-    y = delta.gated_norm(y, gate, self.scale, config.norm_eps)
-    y = on_rows(self.out, y.astype(config.dtype), num_axes=3)
-    return y, delta.State(memory, recent)
+    arrays = inputs, on_rows(self.rates, x), mask
+    state, y = delta.in_pieces(run, before, *arrays)
+    return on_rows(self.out, y, num_axes=3), state
+
+
+def _recurred(
+  config, taps, log_rate, rate_bias, scale, before, inputs, rates, mask
+):
+  """The state after L tokens, and the outputs [B, L, G, R, V] of the rule."""
+  sizes = config.delta
+  inputs, gate = jnp.split(inputs, [sizes.channels], axis=-1)
+  mixed, recent = delta.convolved(taps, inputs, mask, before.recent)
+  # Rounded, as all activations are: so the backward pass keeps half.
+  mixed = nn.silu(mixed).astype(config.dtype)
+  places = [sizes.key_width, 2 * sizes.key_width]
+  q, k, v = jnp.split(mixed, places, axis=-1)
+  heads = *mask.shape, sizes.num_key_heads, sizes.values_per_key
+  v, gate = (z.reshape(*heads, sizes.value_width) for z in (v, gate))
+  beta, rate = jnp.split(rates, 2, axis=-1)
+  decay = delta.log_decay(log_rate, rate_bias, rate)
+  is_token = mask[:, :, None, None]
+  arrays: tuple[jax.Array, ...] = (
+    delta.unit(q) * sizes.key_width**-0.5,
+    delta.unit(k),
+    masked.wide(v),
+    jnp.where(is_token, decay, 0),
+    jnp.where(is_token, nn.sigmoid(masked.wide(beta)), 0),
+  )
+  rule: Callable = delta.chunked
+  if is_step := mask.shape[1] == 1:
+    rule, arrays = delta.step, tuple(z[:, 0] for z in arrays)
+  y, memory = rule(*arrays, before.memory)
+  y = y[:, None] if is_step else y
+  y = delta.gated_norm(y, gate, scale, config.norm_eps)
+  return delta.State(memory, recent), y.astype(config.dtype)
 
 
 class MLP(nn.Module):

@@ -35,6 +35,7 @@ Section 3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -45,6 +46,7 @@ from grpo_jax.models.architecture import DeltaConfig
 from grpo_jax.ops import masked
 
 _CHUNK = 64  # Most slots of a chunk, as in both papers' code; a power of 2.
+_PIECE = 8192  # Most slots for which the backward pass holds all products.
 
 # The system's solution and S are sums of differences: with the products that a
 # TPU makes by default, of bfloat16, rows of one chunk and single steps differ.
@@ -118,6 +120,39 @@ def convolved(
   last = end[:, None] + jnp.arange(num_taps - 1)  # [B, W − 1]
   last = jnp.take_along_axis(x, last[:, :, None, None], axis=1)
   return y, jnp.moveaxis(last, 1, -1)
+
+
+def in_pieces(
+  run: Callable[..., tuple[State, jax.Array]], before: State, *arrays: jax.Array
+) -> tuple[State, jax.Array]:
+  """Runs a layer on L slots from piece to piece, if there are many.
+
+  The backward pass runs each piece again. Otherwise it would hold the systems
+  of all chunks, and what goes into them in float32: 15 GiB for a row of 32 768
+  slots in a layer of Qwen3.5-0.8B.
+
+  Args:
+    run: (state, pieces of the arrays) -> the state after them, and outputs
+      [B, L, …].
+    before: The state before the first slot.
+    *arrays: Inputs [B, L, …]. Slots that are added at the end are 0.
+  """
+  num_rows, length = arrays[0].shape[:2]
+  if length <= _PIECE:
+    return run(before, *arrays)
+  missing = -length % _PIECE
+
+  def cut(x):  # [B, L, …] -> [N, B, L / N, …]
+    x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2))
+    return jnp.moveaxis(x.reshape(num_rows, -1, _PIECE, *x.shape[2:]), 1, 0)
+
+  @jax.checkpoint
+  def piece(state, inputs):
+    return run(state, *inputs)
+
+  after, y = lax.scan(piece, before, tuple(map(cut, arrays)))
+  y = jnp.moveaxis(y, 0, 1).reshape(num_rows, -1, *y.shape[3:])
+  return after, y[:, :length]
 
 
 def step(

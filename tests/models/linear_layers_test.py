@@ -3,11 +3,13 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import transformer
+from grpo_jax.models import delta, transformer
 from grpo_jax.models.hf import peft
 from grpo_jax.models.policies import lora
 from grpo_jax.training.phases import optimizers
@@ -108,3 +110,26 @@ def test_a_state_has_the_same_size_for_any_number_of_slots():
   assert many[0].memory.shape == (6, 4, 5, 3)
   assert many[0].recent.shape == (6, 2, 16, 2)
   assert [x.shape for x in many[1]] == [(6, 2, 6, 99), (6, 2, 99, 6)]
+
+
+@pytest.mark.slow
+def test_pieces_of_long_rows_have_the_gradients_of_whole_rows(monkeypatch):
+  """Rows of 8 slots, with padding on both sides, in 3 pieces of 3."""
+  with jax.enable_x64(True):
+    config = transformer_test.float64(LINEAR)
+    params = transformer_test.make_params(config)
+    batch = transformer_test.make_batch()
+    logits_of = transformer_test.teacher_forced.__wrapped__
+
+    def loss(trained):
+      logits = logits_of(config, {**params, "trained": trained}, batch)
+      return jnp.where(batch[3][..., None], jnp.sin(logits), 0).sum()
+
+    whole = jax.jit(jax.value_and_grad(loss))(params["trained"])
+    monkeypatch.setattr(delta, "_PIECE", 3)
+    jax.clear_caches()
+    pieces = jax.jit(jax.value_and_grad(loss))(params["trained"])
+    jax.tree.map(
+      lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-9),
+      *(pieces, whole),
+    )

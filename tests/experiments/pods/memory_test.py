@@ -12,7 +12,7 @@ import pytest
 from experiments.pods import held
 from grpo_jax.configs import pods as pods_config
 from grpo_jax.configs.recipes import models as published
-from grpo_jax.models import architecture, transformer
+from grpo_jax.models import architecture, delta, transformer
 from grpo_jax.models.hf import families
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import checkpointed
@@ -210,6 +210,17 @@ def test_layers_of_every_kind_have_an_estimate(name):
     size = held.Sizes(model, None, max_prompt_len=8, max_new_tokens=9)
     kept.append(held._kept(size, 2, 2, shares_prompts=True, tensor=1))
   assert 0 < kept[0] < kept[1]
+
+
+def test_of_long_rows_with_the_delta_rule_a_piece_is_kept(monkeypatch):
+  path = command.ROOT / "tests/data/checkpoints/qwen3_5"
+  fields, _ = families.from_config_json(path)
+  model = architecture.TransformerConfig(**fields, remat="full")
+  size = held.Sizes(model, None, max_prompt_len=8, max_new_tokens=128)
+  whole = held._kept(size, 1, 1, shares_prompts=True, tensor=1)
+  monkeypatch.setattr(delta, "_PIECE", 16)
+  jax.clear_caches()  # Else the layers that were traced are taken again.
+  assert held._kept(size, 1, 1, shares_prompts=True, tensor=1) < whole / 2
 
 
 def test_adapters_leave_little_beside_the_base():
