@@ -153,6 +153,22 @@ PUBLISHED = {
       "rotary_width": 64,
     },
   ),
+  "Qwen3.5-9B": (
+    # 24 · 67_403_968 + 8 · 58_720_768 + 32 · 151_003_136, and 2_034_241_536.
+    8_953_803_264,
+    {
+      "attention_gate": True,
+      "delta": architecture.DeltaConfig(
+        num_key_heads=16, num_value_heads=32, key_width=128, value_width=128
+      ),
+      "head_dim": 256,
+      "norm_plus_one": True,
+      "qk_norm": "head",
+      "rope_theta": 1e7,
+      "rotary_width": 64,
+      "tied_embeddings": False,
+    },
+  ),
   "granite-3.3-2b": (
     2_533_539_840,
     {
