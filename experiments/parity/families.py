@@ -27,6 +27,8 @@ _KINDS = {
   "phi4_mini": "phi3",
 }
 _PODS = {
+  "benchmarks/pods/models/Full-0.8B": "qwen3",
+  "benchmarks/pods/models/Qwen3.5-0.8B": "qwen3_5",
   "Qwen/Qwen2.5-0.5B": "qwen2",
   "Qwen/Qwen2.5-7B": "qwen2",
   "Qwen/Qwen2.5-VL-3B-Instruct": "qwen2_5_vl",
@@ -107,6 +109,8 @@ def table() -> str:
     files[kind] = files[other]
   pods: dict[str, list[str]] = {}
   for path in sorted((_ROOT / "benchmarks" / "pods").glob("*.json")):
+    if path.stem.endswith("-rollout"):  # No whole step.
+      continue
     size = re.sub(r"-(\d-x-)?v\d.*", "", path.stem)
     kind = _PODS[json.loads(path.read_text("utf-8"))["model"]]
     pods.setdefault(kind, []).append(size)

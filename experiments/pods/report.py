@@ -76,13 +76,19 @@ _LARGEST = flags.DEFINE_bool(
 _PRICE = flags.DEFINE_float(
   "price", None, "Of a chip-hour, in any currency; says what a step costs.", 0
 )
+_ROLLOUT = flags.DEFINE_bool(
+  "rollout", False, "Compile the rollout alone, in less time and memory."
+)
 _SAVE = flags.DEFINE_string("save", "", "Write SAVE.json and SAVE.md.")
 
 
 def report(
-  name: str, config: config_lib.RunConfig, target: steps.Target
+  name: str,
+  config: config_lib.RunConfig,
+  target: steps.Target,
+  only_rollout: bool = False,
 ) -> dict[str, Any]:
-  """Compiles the step and returns all results; see the module."""
+  """Compiles the step, or its rollout, and returns all; see the module."""
   name_of_phase, phase = config.phases[-1], config.stages[-1]
   chip = target.slice.chip
   mesh = held.mesh_of(config, len(target.devices), target.num_slices)
@@ -103,7 +109,9 @@ def report(
     "group_size": phase.group_size,
     "micro_batch_size": plan.micro_batch_size,
     "micro_batches": plan.num_epochs * phase.num_rows // plan.micro_batch_size,
-    "update": build.update_path(name_of_phase, phase, plan),
+    "update": "the rollout alone"
+    if only_rollout
+    else build.update_path(name_of_phase, phase, plan),
     "hbm_of_chip": chip.hbm,
     "chip": {
       "flops_per_s": chip.flops,
@@ -120,7 +128,9 @@ def report(
     flush=True,
   )
   try:
-    compiled = steps.compile_step(config, target.devices)
+    compiled = steps.compile_step(
+      config, target.devices, only_rollout=only_rollout
+    )
   except steps.TooLargeError as error:
     return results | {"fits": False, "compiler": str(error)}
   return results | {"fits": True} | steps.of_program(compiled, target)
@@ -313,13 +323,19 @@ def main(argv: Sequence[str]) -> int:
   axes = "" if pod_flags.MESH.value == "auto" else pod_flags.MESH.value
   config = meshes.replaced(config_lib.resolve(given), axes)
   config = config.with_section(config.phases[-1], num_lengths=1)
+  if _ROLLOUT.value and (pod_flags.MESH.value == "auto" or _LARGEST.value):
+    raise ValueError(
+      f"--rollout with --mesh={pod_flags.MESH.value} and --largest_batch="
+      f"{_LARGEST.value}: both compare whole steps; leave --rollout out, or"
+      " name a mesh and leave out --largest_batch."
+    )
   if pod_flags.MESH.value == "auto":
     from experiments.pods import ranking  # Which reports on each mesh.
 
     given_args = [x for x in sys.argv[1:] if x.startswith("--config")]
     return ranking.main(report, config, target, given_args, _PRICE.value)
   name = str(flags.FLAGS["config"].config_filename)
-  results = report(name, config, target)
+  results = report(name, config, target, _ROLLOUT.value)
   if _LARGEST.value:
     results["largest_batch"] = largest_batch(config, target)
   print(*(table(results), *steps.cost(results, _PRICE.value)), sep="\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 import time
@@ -238,13 +239,16 @@ def scores(config: config_lib.RunConfig, num_rows: int):
 
 @contextlib.contextmanager
 def described(
-  config: config_lib.RunConfig, devices: Sequence[Any]
+  config: config_lib.RunConfig,
+  devices: Sequence[Any],
+  only_rollout: bool = False,
 ) -> Iterator[Step]:
   """Describes the step of a config's "rl" phase, with its mesh in force.
 
   Args:
     config: Config of a run; only descriptions of its files are read.
     devices: Real devices, or those of `chips.devices`.
+    only_rollout: True if the program ends with the completions.
 
   Raises:
     ValueError: The config and the mesh do not go together.
@@ -280,10 +284,14 @@ def described(
     inputs = [sharding.abstract(x, sharding.of_rows(mesh, x)) for x in rows]
     lanes = min(config.sampling.lanes or phase.num_rows, phase.num_rows)
     waves = math.ceil(phase.num_rows / lanes)
+    program = executors.jit_step(mesh, function, parts)
+    if only_rollout:
+      play = functools.partial(step_lib.sample_stage, phase=parts)
+      program, inputs = jit.Program(play, sharding.replicated(mesh)), inputs[:1]
     yield Step(
       phase=parts,
       mesh=mesh,
-      program=executors.jit_step(mesh, function, parts),
+      program=program,
       arguments=(state, *inputs),
       cache_bytes=_cache_bytes(
         mesh,
@@ -419,14 +427,16 @@ def compile_described(
 
 
 def compile_step(
-  config: config_lib.RunConfig, devices: Sequence[Any]
+  config: config_lib.RunConfig,
+  devices: Sequence[Any],
+  only_rollout: bool = False,
 ) -> Compiled:
   """Compiles the step of `described`, with the same errors.
 
   Raises:
     TooLargeError: The compiler says that the step does not fit.
   """
-  with described(config, devices) as step:
+  with described(config, devices, only_rollout) as step:
     return compile_described(step)
 
 

@@ -144,6 +144,21 @@ ROWS["7b-v6e-64-128k-split"] = (
   *ROWS["7b-v6e-64-128k"],
   "--config.model.split_positions=True",
 )
+# With the gated delta rule in three of four layers, and with attention in all.
+ROWS |= {
+  f"{name.lower()}-v5e-8-{tokens // 1024}k": (
+    f"--config.model.checkpoint=benchmarks/pods/models/{name}",
+    *("--topology=v5e-8", "--mesh=fsdp:8"),
+    *("--config.rl.num_prompts=8", "--config.rl.micro_batch_size=8"),
+    f"--config.sampling.max_new_tokens={tokens}",
+  )
+  for name in ("Qwen3.5-0.8B", "Full-0.8B")
+  for tokens in (2**13, 2**15)
+}
+ROWS |= {
+  f"{name}-rollout": (*ROWS[name], "--rollout")
+  for name in ("qwen3.5-0.8b-v5e-8-8k", "full-0.8b-v5e-8-8k")
+}
 _ONLY = flags.DEFINE_list("only", list(ROWS), "Rows to compile anew.")
 _FOLDER = flags.DEFINE_string("folder", "benchmarks/pods", "Of the files.")
 
@@ -161,6 +176,9 @@ In rows of `32k` and `128k` completions have up to 32 768 and 131 072 tokens
 stands what is missing on a device. Where a report lists kernels whose
 operations are not counted, it is older than the count of what attention
 multiplies.
+Rows that end with `rollout` have no update: HBM and times are those of the
+rollout alone, without optimizer and reference. `full-0.8b` is Qwen3.5-0.8B with
+attention in all layers, without its gates ([models](pods/models)).
 In rows of `vl` each prompt shows an image of up to 1024 patches, a tower is
 trained too, and rewards come from the host (`configs/pods_images.py`).
 [The program](../experiments/pods/report.py) says what the figures are and what

@@ -146,6 +146,17 @@ def test_a_problem_in_words_is_compiled_without_its_data():
 
 
 @pytest.mark.slow
+def test_a_rollout_alone_has_no_update():
+  config = tiny_config.get_config("grpo")
+  config.phases = ("rl",)
+  resolved = config_lib.resolve(config)
+  found = steps.compile_step(resolved, jax.devices()[:1], only_rollout=True)
+  phases = steps.analyze(found).phases
+  assert phases["decode"].flops > 0
+  assert {"update", "optimizer", "reference"}.isdisjoint(phases)
+
+
+@pytest.mark.slow
 def test_the_page_has_a_line_and_a_report_of_each_row(compiled, tmp_path):
   results = made(compiled)
   name, other = list(table.ROWS)[:2]
