@@ -32,9 +32,9 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 104_500,
-  "lines of experiments": 37_510,
-  "lines of tests": 96_150,
+  "lines of grpo_jax": 101_500,
+  "lines of experiments": 35_000,
+  "lines of tests": 93_500,
   "files of grpo_jax": 385,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
