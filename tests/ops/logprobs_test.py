@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.ops import logprobs
-from tests.experiments import command
 from tests.training import tiny
 
 B, T, D, V, K = 3, 7, 4, 11, 5
@@ -698,18 +697,3 @@ def test_bfloat16_is_widened_before_the_softmax():
   assert logp.dtype == jnp.float32
   expected = numpy_log_softmax(np.float64(logits) / 0.5)
   np.testing.assert_allclose(logp, expected[np.arange(5), tokens], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_the_benchmark_runs():
-  status, out, err = command.run(
-    "benchmarks.logprobs",
-    *("--rows=2", "--tokens=12", "--vocab=64", "--width=8", "--dtype=float32"),
-    *("--chunk_bytes=1024", "--dense", "--measure"),
-  )
-  assert status == 0, err
-  lines = out.splitlines()
-  assert max(map(len, lines)) <= 80
-  rows = {line.split()[0]: line.split() for line in lines if line}
-  assert {"chunked", "dense", "floor"} <= rows.keys()
-  assert float(rows["dense"][1]) > 0
