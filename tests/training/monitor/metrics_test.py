@@ -70,6 +70,7 @@ ELSEWHERE = {
       " eval/reward_model/count eval/reward_model/calibration_error"
     ),
     "grpo_jax/training/steps.py": "data/unusable",
+    "tests/step/transforms_test.py": "transform/kept",
     "grpo_jax/training/monitor/guards.py": "canary/kl canary/{canary.text}",
   }.items()
   for name in names.split()
@@ -108,7 +109,7 @@ def logged():
     "grpo",
     {
       "max_rounds": 3,
-      "kept": dynamic_sampling.Buffers(
+      "waiting_groups": dynamic_sampling.Buffers(
         _prompts(4), recycles=True, replay=dynamic_sampling.Replay(8)
       ),
     },
