@@ -8,7 +8,6 @@ ValueError for a value that a `TransformerConfig` cannot express.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import reprlib
@@ -29,7 +28,7 @@ from grpo_jax.models.architecture import (
   Llama4Config,
   TransformerConfig,
 )
-from grpo_jax.models.hf import fp8
+from grpo_jax.models.hf import fp8, safetensors
 
 # Keys of a config.json; functions remove the keys that they read.
 Keys = dict[str, Any]
@@ -43,15 +42,7 @@ def read(directory: str | os.PathLike) -> dict[str, Any]:
       f"from_config_json: {path} is missing; needs a folder as"
       " save_pretrained writes it."
     )
-  try:
-    config = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(
-      f"config.json is not JSON: {error}. Copy the file again."
-    ) from error
-  if not isinstance(config, dict):
-    raise ValueError("config.json holds no object of keys.")
-  return config
+  return safetensors.read_object(path, "config.json")
 
 
 def flat(config: Mapping[str, Any], kinds: tuple[str | None, ...]) -> Keys:

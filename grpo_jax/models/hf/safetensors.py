@@ -70,8 +70,12 @@ class LazyTensor:
     return self
 
 
-def read_object(path: pathlib.Path) -> dict[str, Any]:
+def read_object(path: pathlib.Path, shown: str = "") -> dict[str, Any]:
   """Reads a file that holds one JSON object.
+
+  Args:
+    path: Path of the file.
+    shown: Its name in messages; empty: the path.
 
   Raises:
     ValueError: It holds something else.
@@ -80,10 +84,12 @@ def read_object(path: pathlib.Path) -> dict[str, Any]:
     content = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
     raise ValueError(
-      f"{path} is not JSON: {error}. Copy the file again."
+      f"{shown or path} is not JSON: {error}. Copy the file again."
     ) from error
   if not isinstance(content, dict):
-    raise ValueError(f"{path} holds no object of keys. Copy the file again.")
+    raise ValueError(
+      f"{shown or path} holds no object of keys. Copy the file again."
+    )
   return content
 
 
