@@ -78,6 +78,15 @@ def logits(
   return policy.head(params, h)
 
 
+def _cross_entropy(
+  logits: jax.Array,  # [B, L, V]
+  tokens: jax.Array,  # [B, L]
+) -> jax.Array:  # [B, L]
+  """Nats of each token."""
+  logp = jax.nn.log_softmax(logits)
+  return -jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0]
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def gradient(
   config: architecture.TransformerConfig,
@@ -93,10 +102,8 @@ def gradient(
   def loss(trained: PyTree) -> jax.Array:
     both = {**params, "trained": trained}
     here = logits(config, both, input_ids, attention_mask)[:, :-1]
-    logp = jnp.take_along_axis(
-      jax.nn.log_softmax(here), input_ids[:, 1:, None], axis=-1
-    )
-    return -jnp.where(attention_mask[:, :-1, None], logp, 0.0).sum()
+    nats = _cross_entropy(here, input_ids[:, 1:])
+    return jnp.where(attention_mask[:, :-1], nats, 0.0).sum()
 
   return jax.grad(loss)(params["trained"])
 
@@ -140,10 +147,7 @@ def gradient_of_completions(
       {**params, "trained": trained},
       *(prompt_tokens, prompt_mask, tokens, images),
     )
-    logp = jnp.take_along_axis(
-      jax.nn.log_softmax(here), tokens[..., None], axis=-1
-    )
-    return -logp.sum()
+    return _cross_entropy(here, tokens).sum()
 
   return jax.grad(loss)(params["trained"])
 
