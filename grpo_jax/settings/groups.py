@@ -520,9 +520,10 @@ class DataConfig(ImageData):
         " the worked answers of config.data.format='gsm8k', and the format is"
         f" {self.format!r:.60}; set it, or leave the probability at 0."
       )
-    for name in ("template", "tokenizer", "end_tokens"):
+    of_text = "template", "tokenizer", "end_tokens"
+    for name in of_text if self.is_made_of_ids else ():
       value = getattr(self, name)
-      if self.is_made_of_ids and value != getattr(DataConfig, name):
+      if value != getattr(DataConfig, name):
         raise ValueError(
           f"config.data.{name}={value!r:.60} is for prompts of text, and"
           f" {self.shown_task} makes its own of ids; leave it as it is, or set"
