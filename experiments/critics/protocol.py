@@ -65,7 +65,7 @@ class Profile:
   groups: tuple[int, ...]  # Numbers of environments, of D3.
   group_gammas: tuple[float, ...]  # Discounts of D3.
   group_horizons: tuple[int, ...]  # Horizons of D3.
-  # Whether PPO without a value clip and means over episodes are trained too.
+  # True if PPO without a value clip and means over episodes are trained too.
   variants: bool
 
   def setting(

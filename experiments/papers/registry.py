@@ -24,7 +24,7 @@ class Experiment:
   # Patterns of the files of numbers. Without any, the pages are the only
   # record.
   records: tuple[str, ...] = ()
-  # Whether a record NAME.json is of the config file `code[0]` with the argument
+  # True if a record NAME.json is of the config file `code[0]` with the argument
   # NAME.
   arms: bool = False
   # (folder to write to) writes all outputs from the records.

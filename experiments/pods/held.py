@@ -12,7 +12,7 @@ The memory that the backward pass keeps is an estimate:
 
     A(all layers, as configured) + A(one layer, nothing recomputed)
 
-Of layers of two kinds the larger one is counted.
+If layers are of two kinds, the larger one is counted.
 A is the bytes that `jax.vjp` of the forward pass hands to its backward pass,
 without parameters. The forward pass is that of a micro-batch, and of prompts
 that its rows share. The second term is there with `remat`. A critic is run
