@@ -138,7 +138,8 @@ CLAIMS = table(
   "C1 With many prompts a critic helps.",
   _above("ppo-single", "reinforce_pp-single"),
 )
-CONFIRMED = ""
+CONFIRMED = "A1 B1 M1 M2 M3"
+REFUTED = "C1"
 
 
 def numbers(results: Results) -> dict[str, Any]:
