@@ -162,14 +162,17 @@ def main() -> None:
   """Prints the fastest and the middle step of each micro-batch."""
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--preset", default="S", choices=[*workload.PRESETS])
+  parser.add_argument("--completion_len", type=int, default=None)
   parser.add_argument("--repeats", type=int, default=5)
   parser.add_argument(
     "--micro_batches", default="", help="Rows, with commas; by default three."
   )
   arguments = parser.parse_args()
-  work = workload.of_preset(arguments.preset)
+  length = arguments.completion_len
+  sizes = {"completion_len": length} if length else {}
+  work = workload.of_preset(arguments.preset, **sizes)
   rows = work.prompts * work.group
-  sizes = arguments.micro_batches or f"{rows // 8},{rows // 4},{rows}"
+  of_passes = arguments.micro_batches or f"{rows // 8},{rows // 4},{rows}"
   warnings.simplefilter("ignore")
   import torch
   import transformers
@@ -179,9 +182,10 @@ def main() -> None:
   now = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
   print(
     f"{now}, TRL {trl.__version__}, torch {torch.__version__},"
-    f" {torch.get_num_threads()} threads, size {arguments.preset}"
+    f" {torch.get_num_threads()} threads, size {arguments.preset}, rows of"
+    f" {work.prompt_len} + {work.completion_len} tokens"
   )
-  for micro_batch in map(int, sizes.split(",")):
+  for micro_batch in map(int, of_passes.split(",")):
     found = seconds(work, micro_batch, arguments.repeats)
     print(
       f"micro-batches of {micro_batch} rows: min {min(found):.3f} s, median"

@@ -93,6 +93,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "prompts": 4,
     "group": 8,
   },
+  "SmolLM2": {
+    "hidden": 576,
+    "layers": 30,
+    "heads": 9,
+    "kv_heads": 3,
+    "mlp_width": 1536,
+    "vocab": 49_152,
+    "prompt_len": 64,
+    "completion_len": 32,
+    "prompts": 8,
+    "group": 8,
+  },
   # Width and depth are those of Qwen2.5.
   "0.5B": {
     "hidden": 896,
