@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -48,6 +49,9 @@ def values(
   if len(rows) != len(prompts.ids) * plan.group_size:
     # Greedy completions: one for each prompt.
     plan = dataclasses.replace(plan, group_size=1)
+  # Micro-batches of the update need not divide these rows.
+  size = math.gcd(len(rows) // plan.num_shards, plan.shard_size)
+  plan = dataclasses.replace(plan, micro_batch_size=size * plan.num_shards)
   batch = TrainBatch(
     prompts=PromptFields(prompts.tokens, prompts.mask, prompts.images),
     prompt_index=rollout.prompt_index,
