@@ -362,8 +362,9 @@ def learn_stage(
   metrics = _before_update(state, groups, batch, phase) | reservoir | guarded
   state, updated = update(state, batch, order_key, trains, phase=phase)
   metrics |= updated
+  num_rollouts = groups.rollout.is_last.sum()
   state = _with_algorithm_state(
-    state, groups.rollout, batch, metrics, trains, phase
+    state, num_rollouts, batch, metrics, trains, phase
   )
   state, scheduled = phase.schedule.advance(state, feedback)
   batch = phase.old_groups.shown(fresh, batch, is_old)
@@ -395,7 +396,7 @@ def _batch(
 
 def _with_algorithm_state(
   state: TrainState,
-  rollout: Rollout,
+  num_rollouts: jax.Array | int,
   batch: TrainBatch,
   metrics: Metrics,
   trains: jax.Array | None,
@@ -406,7 +407,7 @@ def _with_algorithm_state(
     return state
   before = state.algorithm_state
   after = objective.update_state(
-    phase.algorithm, phase.config, before, metrics, batch, rollout.is_last.sum()
+    phase.algorithm, phase.config, before, metrics, batch, num_rollouts
   )
   after = update_lib.select(trains, after, before)
   return dataclasses.replace(state, algorithm_state=after)
@@ -617,9 +618,18 @@ def supervised_step(
 ) -> tuple[TrainState, Metrics]:
   """Updates once on completions from data; jit with `donate_argnums=0`."""
   batch = set_fields(batch, phase.constrain_rows(row_arrays(batch)))
+  of_algorithm = state.algorithm_state
+  batch = dataclasses.replace(
+    batch,
+    state=of_algorithm["algorithm"],
+    coefficients=of_algorithm["coefficients"],
+  )
   _, update_key = step_keys(state)
   order_key, draw_key = jax.random.split(update_key)
   batch = prepare(state, batch, draw_key, phase=phase)
   state, metrics = update(state, batch, order_key, phase=phase)
+  state = _with_algorithm_state(
+    state, len(batch.mask), batch, metrics, None, phase
+  )
   metrics["tokens/trained"] = batch.mask.sum().astype(jnp.float32)
   return state, metrics

@@ -146,6 +146,24 @@ def test_what_is_preferred_is_learnt(name, kind):
   assert history[-1] < 0.3 * history[0], history
 
 
+@pytest.mark.slow
+def test_the_weight_of_a_kl_adapts_on_pairs():
+  phase = tiny.make_phase(
+    "dpo",
+    fields={"kl_coef": 0.1, "kl_target": 1.0, "kl_horizon": 16.0},
+    group_size=2,
+    max_new_tokens=2,
+    phase={"kind": "pairs", "num_prompts": 8},
+  )
+  advance = jax.jit(lambda s, b: step_lib.supervised_step(s, b, phase=phase))
+  state = tiny.make_state(phase)
+  for step in range(2):  # 16 rows a step, and a KL far below the target.
+    before = float(state.algorithm_state["coefficients"]["kl"])
+    assert before == pytest.approx(0.1 * 0.8**step)
+    state, metrics = advance(state, _batch(8 * step))
+    assert metrics["loss/kl"] == pytest.approx(before * metrics["kl/reference"])
+
+
 def config_of(algorithm="dpo", kind="pairs", **fields):
   config = config_lib.default_config(algorithm)
   config.phases = ("first",)
