@@ -12,7 +12,7 @@ from grpo_jax.data.encoder import Encoder
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
 from grpo_jax.training.phases import executors
-from tests.training import tiny
+from tests.training import sources_config, tiny
 from tests.training.problem import records_test
 
 ROWS = [
@@ -190,6 +190,27 @@ def test_pairs_train_a_policy_or_a_reward_model_that_it_follows():
 def test_minibatches_that_part_pairs_are_refused():
   with pytest.raises(ValueError, match="would part the pairs"):
     config_of(num_prompts=4, num_minibatches=8)
+
+
+@pytest.mark.parametrize(
+  ("fields", "absent"),
+  [
+    ({"importance_mode": "mask"}, "behavior_logp"),
+    ({"entropy_target": 0.5}, "behavior_entropy"),
+    ({"kl_coef": 0.1, "kl_domain_weights": (1.0, 2.0)}, "domain"),
+  ],
+)
+def test_options_that_read_what_is_drawn_are_refused_on_pairs(
+  tmp_path, fields, absent
+):
+  config = sources_config.get_config("pairs")
+  path = tmp_path / "pairs.jsonl"
+  path.write_text("\n".join(map(json.dumps, ROWS)))
+  config.data.train_path = str(path)
+  config.algorithm.update(fields)
+  name = [*fields][-1]
+  with pytest.raises(ValueError, match=f"{name}=.* reads {absent}, which"):
+    tiny.phase_of(config, name="pairs")
 
 
 def test_an_algorithm_that_draws_is_refused_on_pairs():

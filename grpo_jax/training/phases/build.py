@@ -36,7 +36,14 @@ from grpo_jax.training.phases.models import Outside
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.problem.rewards import RewardSum
 from grpo_jax.training.runtime import jit, sharding
-from grpo_jax.types import ROW_AXES, Algorithm, Critic, Policy
+from grpo_jax.types import (
+  ROW_AXES,
+  Algorithm,
+  Critic,
+  Policy,
+  TrainBatch,
+  needs_of,
+)
 
 # Feature of a phase -> its factory, imported when a phase has the feature.
 FEATURES: imports.LazyTable[Callable[..., Any]] = imports.LazyTable(
@@ -53,6 +60,13 @@ FEATURES: imports.LazyTable[Callable[..., Any]] = imports.LazyTable(
 
 # Inputs that compare the policy with another one, by a ratio or a divergence.
 _COMPARED = frozenset(("old_logp", "behavior_logp", "ref_logp"))
+# Inputs that completions of the data do not have. Without records of filters
+# and of experts there is nothing to keep.
+_DRAWN = {
+  need
+  for field, need in needs_of(TrainBatch).items()
+  if field.startswith(("sampler.", "scores.", "turns.", "answers.", "domain"))
+} - {"token_rewards", "kept_ids", "routing"}
 
 
 def devices(
@@ -228,6 +242,13 @@ def check(
     if phase.schedule.tracks:
       fields |= {"expected"}
     inputs(fields, required, algorithm.name)
+  elif absent := sorted(required & _DRAWN):
+    raise ValueError(
+      f"config.{name}.kind={phase.kind!r}: algorithm {algorithm.name!r} with"
+      f" {options.in_force(objective_config)} reads {', '.join(absent)}, which"
+      " completions of the data do not have; leave these options of"
+      " config.algorithm out, or draw completions in a phase of the kind 'rl'."
+    )
   compatibility.check(
     compatibility.Setup(
       config=config,
