@@ -84,6 +84,7 @@ class InfluenceBounds(features.StepGuards):
     if self.repeats:
       earlier = jnp.tri(len(keys), k=-1, dtype=bool)  # [P, P]
       times = (state.guards["used"][..., None] == keys).sum((0, 1))
+      earlier &= _in_loss(batch, len(keys))
       times += (earlier & (keys[:, None] == keys)).sum(-1)
       is_kept &= times < self.repeats
     rows = is_kept[batch.group_id]  # [B]
@@ -137,7 +138,8 @@ class InfluenceBounds(features.StepGuards):
         "guards/scaled": (scale < 1).sum().astype(jnp.float32),
       }
     if self.repeats:
-      used = jnp.where(is_kept, keys, jnp.uint32(0))
+      in_loss = is_kept & _in_loss(batch, len(keys))
+      used = jnp.where(in_loss, keys, jnp.uint32(0))
       following["used"] = _after(before["used"], used)
     state = dataclasses.replace(state, guards=following)
     return state, batch, metrics | {INFLUENCE: sizes * scale, SCALE: scale}
@@ -167,6 +169,12 @@ def fingerprints(prompts: Prompts) -> jax.Array:  # [P] uint32
   # One digest per column, so that the width of one does not change another.
   digests = [influence.fingerprint(column) for column in columns]
   return influence.fingerprint(jnp.stack(digests, axis=-1))
+
+
+def _in_loss(batch: TrainBatch, num_groups: int) -> jax.Array:  # [P] bool
+  """True for groups with a trained token; a dead group may have none."""
+  rows = batch.mask.any(axis=-1).astype(jnp.int32)
+  return jax.ops.segment_max(rows, batch.group_id, num_groups) > 0
 
 
 def _after(before: jax.Array, new: jax.Array) -> jax.Array:  # [W, P], [P]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -93,6 +94,25 @@ def test_a_prompt_is_left_out_once_it_was_used_often_enough(step):
     assert found["guards/dropped"] == kept.count(False)
     used.append([w for w, is_kept in zip(words, kept, strict=True) if is_kept])
   assert sum(found["guards/dropped"] for found in said) > 3
+
+
+def test_a_group_without_trained_tokens_does_not_use_its_prompt(phase):
+  """As a dead one under dynamic sampling, or any in a step without update."""
+  batch = tiny.ragged_batch(phase)
+  is_dead = (batch.group_id == 0)[:, None]
+  batch = dataclasses.replace(
+    batch, mask=batch.mask & ~is_dead, advantages=batch.rewards
+  )
+  guards = guards_lib.InfluenceBounds(P, repeats=1, repeat_window=2)
+  state = tiny.make_state(dataclasses.replace(phase, guards=guards))
+  groups = types.SimpleNamespace(
+    prompts=prompts_of((2, 2, 2, 3)), rollout=batch
+  )
+  after, said = jax.jit(lambda batch: guards.admit(state, groups, batch))(batch)
+  assert said[guards_lib.KEPT].tolist() == [True, True, False, True]
+  state, _, _ = jax.jit(guards.weigh)(state, after, said)
+  keys = said[guards_lib.PROMPTS].tolist()
+  assert state.guards["used"][-1].tolist() == [0, keys[1], 0, keys[3]]
 
 
 def test_a_batch_of_one_prompt_trains_nothing(step):
