@@ -102,8 +102,8 @@ class CommonConfig:
       estimator: "token_k1", "seq_sum_k1", "seq_mean_k1", "seq_max_k2", … with
       k1 to k3.
     rejection_low, rejection_high: Bounds: for k1, of the ratio of sampler to
-      trainer (of its product or geometric mean over a sequence); otherwise only
-      the upper bound, of the estimate.
+      trainer (of its product or geometric mean over a sequence), a lower one of
+      0 for none; otherwise only the upper bound, of the estimate.
     off_policy_threshold: Fall of the mean log-prob since sampling, in nats,
       above which the policy loss of a completion with a negative advantage is
       left out; 0 switches it off. Kept completions are not weighed.

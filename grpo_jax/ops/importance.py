@@ -133,7 +133,7 @@ def rejection_mask(
     statistic: "token", or of a completion "seq_sum", "seq_mean" or "seq_max"
       (every token must pass).
     kind: "k1", "k2" or "k3".
-    low: Lower bound of the ratio for k1, > 0; not used otherwise.
+    low: Lower bound of the ratio for k1, 0 for none; not used otherwise.
     high: Upper bound: of the ratio for k1, in nats otherwise.
 
   Returns:
@@ -167,7 +167,9 @@ def rejection_mask(
       " token, seq_sum, seq_mean, seq_max."
     )
   if kind == "k1":
-    keep = (k >= math.log(low)) & (k <= math.log(high))
+    keep = k <= math.log(high)
+    if low > 0:
+      keep &= k >= math.log(low)
   else:
     keep = k <= high
   if statistic == "seq_max":
