@@ -181,8 +181,11 @@ class CommonConfig:
     for name, choices in _CHOICES.items():
       if getattr(self, name) not in choices:
         self.complain(name, f"is unknown; choose one of {', '.join(choices)}")
-    for name in ("kl_horizon", "importance_max", "rejection_high"):
-      if getattr(self, name) == 0:
+    for name in (
+      *("kl_horizon", "importance_max", "rejection_high", "opd_clamp"),
+      *("log_ratio_clamp", "ratio_max"),  # Of some algorithms.
+    ):
+      if getattr(self, name, 1.0) == 0:
         self.complain(name, "must be greater than 0")
     for name in ("overlong_cache", "top_entropy_fraction", "jsd_beta"):
       if getattr(self, name) > 1:

@@ -898,6 +898,7 @@ def test_units_weigh_as_much_after_rejection(name, fields, unit):
     ({"kl_domain_weights": (1.0, -1.0)}, "a weight that is not ≥ 0"),
     ({"importance_mode": "cut"}, "none, truncate, mask"),
     ({"importance_min": 3.0}, "is above importance_max=2.0"),
+    ({"log_ratio_clamp": 0.0}, "log_ratio_clamp=0.0 must be greater than 0"),
     ({"rejection": "token"}, "token_k1"),
     ({"advantage_scale": "std"}, "none, group, batch"),
     ({"top_entropy_fraction": 0.0}, "would train nothing"),
