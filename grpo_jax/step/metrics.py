@@ -245,9 +245,14 @@ def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:
 
 
 class Mean(NamedTuple):
-  """A mean over trained tokens of a gradient step."""
+  """A mean over trained tokens of a gradient step, or over some of them.
+
+  Attributes:
+    known: False for a mean over nothing, as over pairs where there are none.
+  """
 
   value: jax.Array  # []
+  known: jax.Array | bool = True  # [] bool
 
 
 # Metrics of gradient steps. A plain scalar is not about tokens, as a loss.
@@ -267,14 +272,17 @@ def of_steps(
 
   Returns:
     The largest of each `Maximum`, the mean of each `Mean` over the steps with
-    tokens (0 if there are none), and the mean over all steps of all else.
+    tokens in which it is known (0 if there are none), and the mean over all
+    steps of all else.
   """
 
   def reduced(x):
     if isinstance(x, Maximum):
       return Maximum(x.value.max())
-    if isinstance(x, Mean) and trained is not None:
-      return Mean(masked.mean(x.value, trained))
+    if isinstance(x, Mean):
+      known = jnp.broadcast_to(x.known, x.value.shape)
+      known = known if trained is None else known & trained
+      return Mean(masked.mean(x.value, known), known.any())
     return jax.tree.map(jnp.mean, x)
 
   return {name: reduced(x) for name, x in history.items()}
@@ -297,13 +305,13 @@ def of_trained(
   metrics: StepMetrics,
   mask: jax.Array,  # [B, T]
 ) -> Metrics:
-  """Sets metrics over tokens to NaN if the update had no trained tokens.
+  """Sets metrics over tokens to NaN if the update had no such tokens.
 
   Losses, norms and rates stay: without a trained token the loss and the
   gradient are 0, and a loss that is not finite must stay visible.
   """
   return {
-    name: jnp.where(mask.any(), x.value, jnp.nan)
+    name: jnp.where(mask.any() & getattr(x, "known", True), x.value, jnp.nan)
     if isinstance(x, Mean | Maximum)
     else x
     for name, x in metrics.items()

@@ -98,7 +98,7 @@ def _of_tokens(
   total: passes.Total, mean: Callable[[Weighted], jax.Array]
 ) -> metrics_lib.StepMetrics:
   return {
-    name: Mean(mean(x)) if isinstance(x, Weighted) else x
+    name: Mean(mean(x), x.weight > 0) if isinstance(x, Weighted) else x
     for name, x in total.metrics.items()
   }
 

@@ -1,14 +1,22 @@
 """Metrics of a rollout that is small enough to count by hand."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.step import metrics
-from grpo_jax.types import Maximum, PromptFields, Rollout, Scored, TrainBatch
+from grpo_jax.step import metrics, update
+from grpo_jax.types import (
+  Maximum,
+  PromptFields,
+  Rollout,
+  Scored,
+  TrainBatch,
+  Weighted,
+)
 
 NAN = float("nan")
 
@@ -228,6 +236,19 @@ def test_the_type_of_a_metric_and_not_its_name_says_how_it_is_reduced():
   # The second step had no tokens, and says nothing about any.
   some = metrics.of_steps(found, jnp.array([True, False, True]))
   assert some == reduced | {"max_kl": metrics.Mean(3.5)}
+
+
+def test_means_over_nothing_are_neither_averaged_nor_shown():
+  """As over pairs, of which a minibatch with trained tokens may have none."""
+  total, weight = jnp.array([0.0, 3.0]), jnp.array([0.0, 4.0])
+  sums = types.SimpleNamespace(metrics={"pairs": Weighted(total, weight)})
+  of_steps = update._of_tokens(sums, lambda x: x.total / (x.weight + 1e-9))
+  trained = jnp.ones(2, bool)
+  for steps, expected in ((slice(None), 0.75), (slice(1), NAN)):
+    history = {"pairs": metrics.Mean(*(x[steps] for x in of_steps["pairs"]))}
+    reduced = metrics.of_steps(history, trained[steps])
+    found = metrics.of_trained(reduced, jnp.ones((2, 3), bool))["pairs"]
+    np.testing.assert_allclose(found, expected)
 
 
 @pytest.mark.slow
