@@ -311,6 +311,14 @@ FEATURES = {
   "kept routing": Feature(
     lambda s: "routing" in s.required, _shown("objective.keep_routing")
   ),
+  "capped influence": Feature(
+    lambda s: s.config.guards.on and s.config.guards.influence_cap > 0,
+    _shown("config.guards.influence_cap"),
+  ),
+  "current teacher": Feature(
+    lambda s: s.objective.opd_coef > 0 and s.objective.opd_anchor == "current",
+    _shown("objective.opd_anchor"),
+  ),
   "canaries with a KL": Feature(
     lambda s: (
       s.config.guards.on

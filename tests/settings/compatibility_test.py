@@ -117,6 +117,11 @@ SWITCHES = {
   "text": {"config.data.is_made_of_ids": False, "config.data.source": "jsonl"},
   "verifiers on the host": {"problem.reward.asks_host": True},
   "kept routing": {"required": {"routing": True}},
+  "capped influence": {
+    "config.guards.on": True,
+    "config.guards.influence_cap": 0.05,
+  },
+  "current teacher": {"objective.opd_anchor": "current"},
   "canaries with a KL": {
     "config.guards.on": True,
     "config.guards.canary_max_kl": 0.5,
@@ -152,6 +157,7 @@ IMPLIED = {
   "partial rollouts": ("staleness", "recorded log-probs"),
   "rounded kernels": ("rounding to be corrected", "recorded log-probs"),
   "rounding to be corrected": ("rounded kernels", "recorded log-probs"),
+  "capped influence": ("guards",),
   "canaries with a KL": ("guards",),
   "trained hints": ("correction",),
   "opponents": ("several players", "environment", "environment in the graph"),
@@ -225,6 +231,8 @@ SHOWN = {
   "text": "config.data.source='jsonl', which is text,",
   "verifiers on the host": "config.rewards.functions=('accuracy',)",
   "kept routing": "config.algorithm.keep_routing=False",
+  "capped influence": "config.guards.influence_cap=0.05",
+  "current teacher": "config.algorithm.opd_anchor='current'",
   "canaries with a KL": "config.guards.canary_max_kl=0.5",
   "pairs ranked by a model": "config.reward_model.ranked_by='some run'",
   "old completions": "config.reward_model.history_share=0.1",
@@ -274,7 +282,9 @@ def make_setup(*switched):
       ),
       critic=_space(trunk="own"),
       reward_model=_reward_model(history_share=0.0, ranked_by=""),
-      guards=_space(on=False, canary_every=20, canary_max_kl=0.0),
+      guards=_space(
+        on=False, influence_cap=0.0, canary_every=20, canary_max_kl=0.0
+      ),
       environment=_space(compaction=_space(context_len=None)),
     ),
     name="again",
@@ -328,6 +338,7 @@ def make_setup(*switched):
       rejection="none",
       opd_coef=0.5,
       opd_early=0.0,
+      opd_anchor="start",
     ),
     required={*read},
   )
