@@ -54,7 +54,7 @@ def inputs_of(
   Args:
     correct: The reward whose values of at least 1 mark a right answer.
   """
-  lengths = rollout.written.sum(axis=-1).astype(jnp.float32)
+  lengths = rollout.lengths.astype(jnp.float32)
   if rollout.traces is not None:
     lengths = returns.over_traces(lengths, rollout.traces.id)
   values = jnp.asarray(components[correct], jnp.float32)

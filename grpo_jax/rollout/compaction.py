@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from grpo_jax.ops import returns
 from grpo_jax.rollout import drawing, sampling, turns
 from grpo_jax.rollout.sampling import SamplerConfig
 from grpo_jax.types import (
@@ -277,5 +278,6 @@ def last_rows(rollout: Rollout) -> Rollout:
   last = jnp.where(traces.is_last, traces.order, 0)
   last = last.reshape(-1, traces.num_contexts).max(axis=1)
   index = jnp.arange(len(last)) * traces.num_contexts + last
-  rollout = dataclasses.replace(rollout, traces=None)
+  lengths = returns.over_traces(rollout.lengths, traces.id)
+  rollout = dataclasses.replace(rollout, traces=None, trace_lengths=lengths)
   return jax.tree.map(lambda x: x[index], rollout)

@@ -150,6 +150,8 @@ class Rollout:
     corrections: The record of corrected drafts; None without corrections.
     whole: False on rows that are still being written: they have no tokens here,
       and are used nowhere. None if rollouts are not cut.
+    trace_lengths: Tokens that the policy wrote in all contexts of a rollout, if
+      a row is its last context (`compaction.last_rows`); else None.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -176,6 +178,7 @@ class Rollout:
   traces: Traces | None = None
   corrections: Corrections | None = None
   whole: jax.Array | None = None  # [B] bool
+  trace_lengths: jax.Array | None = None  # [B] int32
 
   @property
   def is_last(self) -> jax.Array:  # [B] bool
@@ -196,6 +199,8 @@ class Rollout:
   @property
   def lengths(self) -> jax.Array:  # [B] int32
     """Number of tokens that the policy wrote."""
+    if self.trace_lengths is not None:
+      return self.trace_lengths
     return self.written.sum(axis=1, dtype=jnp.int32)
 
   @property

@@ -32,6 +32,7 @@ def _seen(correct, lengths, group_id=None, terminated=None, budget=100):
   rollout = types.SimpleNamespace(
     tokens=jnp.zeros((rows, budget), jnp.int32),
     written=jnp.array(written),
+    lengths=jnp.array(lengths),
     terminated=jnp.array([True] * rows if terminated is None else terminated),
     traces=None,
     group_id=jnp.array([0] * rows if group_id is None else group_id),

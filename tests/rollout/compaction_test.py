@@ -185,6 +185,8 @@ def test_whatever_is_written_is_trained_once():
       assert 2 <= len(kept) <= 3
   last = jax.device_get(compaction.last_rows(rollout))
   np.testing.assert_array_equal(last.tokens, rollout.tokens[2::3])
+  lengths = rollout.lengths.reshape(-1, 3).sum(axis=1)
+  np.testing.assert_array_equal(last.lengths, lengths)
 
 
 def test_a_nearly_full_context_is_compacted():

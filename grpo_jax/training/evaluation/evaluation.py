@@ -35,7 +35,8 @@ class Completion:
     reward: Weighted sum of the components.
     correct: True if the verifier found it right.
     valid: True if it could be scored.
-    num_tokens: Number of tokens, with the end token.
+    num_tokens: Number of tokens that the policy wrote, with the end token; if
+      contexts are compacted, in all of them.
     terminated: True if it came to an end; False if it was cut off.
     components: Rewards by name; NaN: does not apply.
     ids: Token ids of the text, with the end token; empty if they are not kept.
@@ -316,7 +317,7 @@ def completions_of(
     errors: The reason why each row could not be scored; None: not known.
   """
   exists = np.asarray(rollout.completion_mask)
-  observed = rollout.observed
+  observed, lengths = rollout.observed, rollout.lengths
   return [
     Completion(
       prompt=prompts[int(rollout.prompt_index[b])],
@@ -327,7 +328,7 @@ def completions_of(
       reward=float(scored.rewards[b]),
       correct=bool(scored.correct[b]),
       valid=bool(scored.valid[b]),
-      num_tokens=int(rollout.written[b].sum()),
+      num_tokens=int(lengths[b]),
       terminated=bool(rollout.terminated[b]),
       components={k: float(v[b]) for k, v in scored.components.items()},
       ids=tuple(rollout.tokens[b][exists[b]].tolist()),

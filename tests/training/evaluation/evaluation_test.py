@@ -95,7 +95,7 @@ def test_a_completion_that_was_cut_off_does_not_vote():
     prompt_index=np.zeros(4, np.int32),
     tokens=np.array([[5], [5], [6], [6]]),
     completion_mask=np.ones((4, 1), bool),
-    written=np.ones((4, 1), bool),
+    lengths=np.ones(4, np.int32),
     terminated=np.array([True, False, True, False]),
     observed=None,
   )

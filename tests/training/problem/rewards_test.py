@@ -190,7 +190,7 @@ def test_a_reward_made_of_others_reads_none_beyond_their_domains():
     | {"total": 1.0, "cosine_length": 1.0},
   )
   prompts, rows = _rows()
-  rows.written, rows.traces = jnp.ones((4, 1), bool), None
+  rows.lengths, rows.traces = jnp.ones(4, int), None
   rows.terminated, rows.tokens = jnp.ones(4, bool), jnp.zeros((4, 1), int)
   scored = judge.score({}, prompts, rows)
   np.testing.assert_allclose(scored.components["total"], [1, 0, 40, 40])
