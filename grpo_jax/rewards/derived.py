@@ -21,7 +21,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.ops import baselines, hashes, returns, shaping
+from grpo_jax.ops import baselines, hashes, shaping
 from grpo_jax.types import Prompts, Rollout, Scored
 
 
@@ -53,10 +53,9 @@ def inputs_of(
 
   Args:
     correct: The reward whose values of at least 1 mark a right answer.
+    rollout: The completions, one row for each: the last context.
   """
   lengths = rollout.lengths.astype(jnp.float32)
-  if rollout.traces is not None:
-    lengths = returns.over_traces(lengths, rollout.traces.id)
   values = jnp.asarray(components[correct], jnp.float32)
   right = jnp.where(jnp.isnan(values), jnp.nan, values >= 1.0)
   return RewardInputs(components, right, lengths, prompts, rollout)

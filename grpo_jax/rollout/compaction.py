@@ -270,14 +270,19 @@ def _next(
   )
 
 
+def last_index(traces: Traces) -> jax.Array:  # [R] int32
+  """The row of the last context of each rollout."""
+  last = jnp.where(traces.is_last, traces.order, 0)
+  last = last.reshape(-1, traces.num_contexts).max(axis=1)
+  return jnp.arange(len(last)) * traces.num_contexts + last
+
+
 def last_rows(rollout: Rollout) -> Rollout:
   """Returns one row for each rollout: its last context."""
   traces = rollout.traces
   if traces is None:
     return rollout
-  last = jnp.where(traces.is_last, traces.order, 0)
-  last = last.reshape(-1, traces.num_contexts).max(axis=1)
-  index = jnp.arange(len(last)) * traces.num_contexts + last
+  index = last_index(traces)
   lengths = returns.over_traces(rollout.lengths, traces.id)
   rollout = dataclasses.replace(rollout, traces=None, trace_lengths=lengths)
   return jax.tree.map(lambda x: x[index], rollout)

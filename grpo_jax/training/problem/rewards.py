@@ -25,6 +25,7 @@ from grpo_jax.data import domains
 from grpo_jax.ops import masked
 from grpo_jax.rewards import derived as derived_lib
 from grpo_jax.rewards import registry
+from grpo_jax.rollout import compaction
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
 from grpo_jax.step import models, reward_models
@@ -394,8 +395,8 @@ class RewardSum:
     components = self._of_domains(components, prompts, rollout)
     for reward in self.rewards:
       if isinstance(reward, Derived):
-        args = derived_lib.inputs_of(components, self.correct, prompts, rollout)
-        values = {reward.name: reward.function(args)}
+        made = self._made(reward, components, prompts, rollout)
+        values = {reward.name: made}
         components |= self._of_domains(values, prompts, rollout)
     scored = derived_lib.combine(
       components,
@@ -410,6 +411,22 @@ class RewardSum:
     return dataclasses.replace(
       scored, step_rewards=steps[0], step_mask=steps[1]
     )
+
+  def _made(
+    self,
+    reward: Derived,
+    components: Components,
+    prompts: Prompts,
+    rollout: Rollout,
+  ) -> jax.Array:  # [B]
+    """A derived reward; all contexts of a rollout have that of the last one."""
+    traces, last = rollout.traces, compaction.last_rows(rollout)
+    if traces is not None:
+      index = compaction.last_index(traces)
+      components = {name: x[index] for name, x in components.items()}
+    args = derived_lib.inputs_of(components, self.correct, prompts, last)
+    values = reward.function(args)
+    return values if traces is None else values[traces.id]
 
   def _of_domains(
     self, components: Components, prompts: Prompts, rollout: Rollout

@@ -14,6 +14,7 @@ import pytest
 
 from grpo_jax.data import tokenizer
 from grpo_jax.rewards import derived
+from grpo_jax.rollout import compaction
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
 from grpo_jax.training.phases import checkpointed, executors
@@ -21,7 +22,7 @@ from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.runtime import log, sharding
-from grpo_jax.types import Prompts
+from grpo_jax.types import Prompts, Rollout, Traces
 from tests.experiments import tiny_config
 from tests.training.problem import problem_test
 
@@ -202,6 +203,44 @@ def test_a_reward_made_of_others_reads_none_beyond_their_domains():
     scored.components["made"], [np.nan, np.nan, 40, 40]
   )
   np.testing.assert_allclose(scored.rewards, [1.75, -0.75, 40, 40])
+
+
+def test_the_contexts_of_a_rollout_have_the_derived_reward_of_the_last():
+  """Three rollouts of one prompt, of up to two contexts."""
+  exists = jnp.arange(4) < jnp.array([4, 2, 1, 0, 3, 3])[:, None]
+  rows, zeros = jnp.arange(6), jnp.zeros((6, 4))
+  first, is_last = jnp.zeros(6, int), jnp.array([0, 1, 1, 0, 0, 1], bool)
+  rollout = Rollout(
+    *(exists + 0, exists, zeros, zeros, zeros, is_last, first, first, 1),
+    scores={"a": jnp.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])},
+    traces=Traces(zeros, zeros, rows // 2, rows % 2, is_last, 2),
+  )
+  functions = {
+    "rank": functools.partial(derived.rank, source="a"),
+    "soft_overlong": functools.partial(
+      derived.soft_overlong, max_len=8, cache=4
+    ),
+    "repetition": functools.partial(derived.repetition, n=1),
+  }
+  judge = rewards_lib.RewardSum(
+    (
+      rewards_lib.InGraph(rewards_lib.of_episodes),
+      *(rewards_lib.Derived(k, x) for k, x in functions.items()),
+    ),
+    {"a": 1.0},
+    "a",
+  )
+  prompts, _ = _rows()
+  expected = {
+    "rank": [1, 0.25, 0.25],
+    "soft_overlong": [-0.5, 0, -0.5],
+    "repetition": [-1 / 2, 0, -2 / 3],
+  }
+  whole = judge.score({}, prompts, rollout).components
+  last = judge.score({}, prompts, compaction.last_rows(rollout)).components
+  for name, values in expected.items():
+    np.testing.assert_allclose(last[name], values, 1e-6)
+    np.testing.assert_allclose(whole[name], np.repeat(values, 2), 1e-6)
 
 
 @pytest.mark.slow
