@@ -250,6 +250,11 @@ class RewardsConfig:
             f" rewards {list(self.names)}; name one of them, or add it to"
             " config.rewards.functions."
           )
+    for name in {REWARD_MODEL, JUDGE} & self.options.keys():
+      raise ValueError(
+        f"config.rewards.options has {name!r}, which takes none; leave it out,"
+        " and set config.reward_model or config.judge."
+      )
     for name, points in self.schedules.items():
       _check_schedule(name, points)
     for name, domains in self.domains.items():

@@ -435,11 +435,6 @@ def _answers(task: Task, correct: str) -> prefix_value.Answers | None:
 
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:
-  if config.rewards.steps:
-    raise ValueError(
-      f"config.rewards.steps={config.rewards.steps!r} scores steps of a text,"
-      f" and the task {config.data.name!r} is made of ids; leave it empty."
-    )
   task_data = tasks.make(config.data, config.seed)
   task, train = task_data.task, task_data.train
   text = observations.TaskTokenizer(task)

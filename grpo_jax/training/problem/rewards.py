@@ -672,8 +672,21 @@ def of_text(config: config_lib.RunConfig) -> dict[str, str]:
 def check_names(
   who: str, config: config_lib.RunConfig, known: Sequence[str]
 ) -> None:
-  """Raises KeyError if a verifier lacks a reward, or marks no right answers."""
-  others = {REWARD_MODEL, JUDGE, *derived_lib.DERIVED}
+  """Checks rewards that a verifier of its own, or sessions, give by name.
+
+  Raises:
+    KeyError: It lacks one of them, or marks no right answers.
+    ValueError: A setting is for functions of text.
+  """
+  rewards, others = config.rewards, {REWARD_MODEL, JUDGE, *derived_lib.DERIVED}
+  options = {k: v for k, v in rewards.options.items() if k not in others}
+  for field, value in ("options", options), ("steps", rewards.steps):
+    if value:
+      raise ValueError(
+        f"config.rewards.{field}={value!r} is for functions of text, and {who}"
+        " gives the rewards; leave it out, or set what that takes"
+        " (config.data.task_options, config.environment.options)."
+      )
   if unknown := {*config.rewards.functions} - {*known, *others}:
     hint = ""
     if any(":" in name for name in unknown):

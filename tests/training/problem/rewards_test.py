@@ -408,3 +408,9 @@ def test_a_function_of_text_is_no_reward_of_a_task():
   with pytest.raises(KeyError) as error:
     rewards_lib.check_names("task 'sort'", settings, ["speed"])
   assert "own verifier" not in str(error.value)
+  for field, value in ("options", {"accuracy": {"n": 1}}), ("steps", "a:b"):
+    config = config_lib.default_config("grpo")
+    config.rewards[field] = value
+    settings = config_lib.resolve(config)
+    with pytest.raises(ValueError, match=rf"rewards\.{field}=.* task 'sort'"):
+      rewards_lib.check_names("task 'sort'", settings, ["accuracy"])
