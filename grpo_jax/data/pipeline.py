@@ -574,17 +574,26 @@ class PlacedPrompts:
       encode.image_encoder is not None,
     )
     self._shape = max_prompt_len, pad_id, more, encode.image_encoder
+    self._read: dict[int, EncodedRow] = {}  # Of the last batch.
 
   def take(self, places: np.ndarray) -> PromptBatch:  # [P] int32
     """The prompts at these positions; their ids are the positions.
+
+    A text of the last batch is not read again: a source may fail (OpenEnv's
+    servers), and tokens that are drawn belong to the prompt before them. Images
+    are: each batch counts the unusable ones.
 
     Args:
       places: Positions for the whole batch; this process makes its own rows.
     """
     positions = [int(places[row]) for row in self._rows]
-    entries, num_unusable = self._find(positions)
-    rows = [EncodedRow(n, *x) for n, x in zip(positions, entries, strict=True)]
-    return prompt_batch(rows, *self._shape, num_unusable)
+    known = self._read if self._shape[-1] is None else {}
+    new = [n for n in positions if n not in known]
+    entries, num_unusable = self._find(new)
+    rows = {n: EncodedRow(n, *x) for n, x in zip(new, entries, strict=True)}
+    self._read = {n: known.get(n) or rows[n] for n in positions}
+    batch_rows = [self._read[n] for n in positions]
+    return prompt_batch(batch_rows, *self._shape, num_unusable)
 
   def get_state(self) -> dict[str, Any]:
     """An empty state: the caller remembers the positions."""

@@ -35,6 +35,16 @@ def test_the_prompt_at_a_place_is_that_of_the_stream():
   made.set_state({})
 
 
+def test_a_prompt_that_stays_is_not_read_again():
+  """Its source may have failed meanwhile."""
+  source = pipeline_test.task_source(10)
+  made = stream(source)
+  before = made.take(np.array([3, 1, 2, 0]))
+  source.__class__ = type("Failed", (), {"__getitem__": None})
+  batch = made.take(np.array([0, 1, 2, 3]))
+  assert batch.numbers == tuple(before.numbers[i] for i in (3, 1, 2, 0))
+
+
 def test_a_process_makes_its_own_rows():
   source, places = pipeline_test.task_source(10), np.array([7, 3, 1, 8])
   batch = stream(source, rows=[1, 3]).take(places)
