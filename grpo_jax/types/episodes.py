@@ -88,7 +88,9 @@ class HostEnvironment:
 
   Text goes in, text comes out. `prompt` is the prompt of the data, `extras` are
   the verifiers' extras as plain data, `seed` is a function of the row's
-  sampling key, and the options come from the run's settings.
+  sampling key, and the options come from the run's settings. Before the call,
+  the generators of `random` and of NumPy, if the factory's module has imported
+  it, are seeded with it.
 
   An action is the decoded text of its ids, with its end token and without the
   text that the model reads around it. An observation holds all that the policy

@@ -208,7 +208,7 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
     answer, failure = None, None
     try:
       if request.beginning is not None:
-        random.seed(request.beginning.seed)  # Forks would draw alike.
+        _seed(request.beginning.seed)
         session = make(*request.beginning)
       answer = _answer(session, request)
       values = (answer.reward, *(answer.scores or {}).values())
@@ -234,6 +234,13 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
       close()
     except BaseException:  # The scores are known already.
       traceback.print_exc()
+
+
+def _seed(seed: int) -> None:
+  """Seeds the process's random numbers: forks would draw alike."""
+  random.seed(seed)
+  if (of_numpy := sys.modules.get("numpy.random")) is not None:
+    of_numpy.seed(seed % 2**32)
 
 
 def _request(message: Any) -> SessionRequest:
@@ -267,6 +274,8 @@ class _Sessions:
     self._make = make
     self._timeout_s = timeout_s
     self._say = say
+    # NumPy would import it in each session, and draw by no seed.
+    getattr(sys.modules.get("numpy"), "random", None)
     self._rollout = -1
     self._live: dict[int, _Session] = {}
     self._questions: dict[int, _Question] = {}  # By row; of live sessions.

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 
+import numpy as np
+
 from tests.rewards.workers import bad_verifiers
 
 
@@ -86,7 +88,7 @@ class Session:
     elif action == "pid":
       return str(os.getpid()), 0.0, False
     elif action == "random":
-      return f"{self.seed} {random.random()}", 0.0, False
+      return f"{random.random()} {np.random.random()}", 0.0, False
     elif action == "right":
       self.right = 1.0
       return "", 1.0, True
