@@ -143,6 +143,7 @@ def load_factory(
   if not options:
     return factory
   maker = functools.partial(factory, **options)
+  vars(maker)["serial"] = getattr(factory, "serial", False)
   for name in (
     *("warm_up", "before_session", "schemas", "in_chat", "problem", "lesson"),
   ):

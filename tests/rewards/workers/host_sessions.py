@@ -106,7 +106,7 @@ def make(prompt, extras, seed):
   return Session(prompt, extras, seed)
 
 
-def alone(prompt, extras, seed):
+def alone(prompt, extras, seed, tool=""):
   return Session(prompt, extras, seed)
 
 

@@ -405,12 +405,15 @@ def test_time_in_which_nobody_listens_is_not_that_of_the_sessions(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "concurrency"), [("make", 1), ("alone", 8)])
+@pytest.mark.parametrize(
+  ("name", "concurrency", "options"),
+  [("make", 1, {}), ("alone", 8, {}), ("alone", 8, {"tool": "bell"})],
+)
 def test_sessions_that_share_a_tool_are_asked_one_after_another(
-  name, concurrency
+  name, concurrency, options
 ):
   with sessions.HostSessions(
-    f"{PATH}:{name}", num_workers=1, concurrency=concurrency
+    f"{PATH}:{name}", num_workers=1, concurrency=concurrency, options=options
   ) as workers:
     assert workers.concurrency == 1
     episodes = begin(workers, 2)
