@@ -178,6 +178,7 @@ FEATURES = {
   GIVEN_PAIRS: Feature(
     lambda s: s.phase.of_kind.num_given == 2, _shown("phase.kind")
   ),
+  "kept completions": _set("phase.kind", lambda x: x == "rejection"),
   "images": Feature(
     lambda s: s.problem.image_shapes is not None,
     lambda s: (

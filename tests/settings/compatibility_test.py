@@ -48,6 +48,7 @@ SWITCHES = {
     "phase.schedule.chooses": True,
     "phase.schedule.name": "spo",
   },
+  "kept completions": {"phase.kind": "rejection"},
   "images": {"problem.image_shapes": object()},
   "given pairs": {
     "phase.of_kind.num_given": 2,
@@ -137,6 +138,7 @@ SWITCHES = {
 # Features that no setup has both of.
 OPPOSITES = {
   frozenset(("dynamic sampling", "no dynamic sampling")),
+  frozenset(("given pairs", "kept completions")),
   frozenset(("no correction", "recorded log-probs")),
   frozenset(("sampling mask", "filters without a record")),
   frozenset(("single player", "several players")),
@@ -192,6 +194,7 @@ SHOWN = {
   "weights that change": "config.rewards.schedules={'accuracy'",
   "schedule": "config.again.schedule.name='frontier'",
   "past completions": "config.again.schedule.name='spo'",
+  "kept completions": "config.again.kind='rejection'",
   "images": "config.data.name='some task', whose prompts show images,",
   "given pairs": "config.again.kind='pairs'",
   "prompts in chunks": "config.model.prefill_chunk=2",
