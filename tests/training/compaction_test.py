@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import chex
 import jax
@@ -11,9 +12,12 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
+from grpo_jax.data import pipeline
 from grpo_jax.ops import returns
 from grpo_jax.rollout import compaction
 from grpo_jax.step import models, step
+from grpo_jax.training.evaluation import rows
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Compaction, Sampler, set_fields
 from tests.rollout import toy
 from tests.training import tiny, turns_test
@@ -135,6 +139,22 @@ def test_a_greedy_rollout_is_one_row_for_each_prompt():
   np.testing.assert_array_equal(found.prompt_index, np.arange(4))
   # An index into them, as the baseline is taken.
   np.testing.assert_array_equal(found.prompt_index[rows], rows)
+
+
+def test_samples_leave_out_contexts_that_do_not_exist():
+  phase, prompts = make_phase("grpo"), jax.device_get(make_prompts())
+  _, _, step_rows = tiny.fused(phase)(tiny.make_state(phase), prompts)
+  problem = types.SimpleNamespace(
+    prompt_texts=lambda records: records,
+    texts=lambda tokens, mask: list(map(str, tokens)),
+    tokenizer=types.SimpleNamespace(exact_text=str),
+    environment=toy.ENVIRONMENT,
+  )
+  mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
+  batch = pipeline.PromptBatch(prompts, 4 * ["a prompt"])
+  samples = rows.samples(problem, mesh, batch, step_rows, 48)
+  exists = step_rows.batch.completion_mask.any(axis=1)
+  assert 16 < len(samples) == exists.sum() < 48
 
 
 @pytest.mark.parametrize("boundary", returns.BOUNDARIES)

@@ -57,7 +57,8 @@ def samples(
 
   Each of several processes knows the texts of the prompts that it feeds, and
   leaves out the others. A prompt of an earlier step is read from its tokens.
-  Rows that are still being written are left out.
+  Rows that are still being written, and contexts that do not exist, are left
+  out.
 
   Args:
     count: Number of rows, at most.
@@ -86,7 +87,9 @@ def samples(
     if prompt_id < min(ids):  # Ids ascend along the stream.
       prompts[prompt_id] = text
   texts = problem.texts(arrays["tokens"], arrays["mask"])
-  is_there = arrays["valid"] | arrays["mask"].any(axis=1)
+  is_there = arrays["mask"].any(axis=1)
+  if rows.batch.traces.order is None:
+    is_there |= arrays["valid"]
   return [
     {
       "prompt": prompts[int(arrays["prompt_id"][i])],
