@@ -29,7 +29,7 @@ import numpy as np
 from grpo_jax.rewards import gym, registry
 
 LANGUAGES = ("expression", "python")
-# Larger trees, and longer texts, have a similarity of 0.
+# Larger trees, and texts longer than this and the gold answer, have 0.
 _MAX_NODES = 2000
 _MAX_TOKENS = 2000
 # Most rows of tables in a comparison, a few microseconds each.
@@ -62,7 +62,9 @@ def tree_similarity(
 
   Edits are insertions, deletions and renamings of nodes of ordered trees, and
   cost 1 each. The similarity is 0 for an answer that does not parse, that takes
-  more than some seconds to compare, or that has more than 2000 nodes.
+  more than some seconds to compare, or that has more than 2000 nodes. A gold
+  answer that is so large is an error: nothing could be as near as the gold
+  answer itself.
 
   Args:
     completion: A text; without tags and boxes all of it is the answer.
@@ -70,7 +72,8 @@ def tree_similarity(
     language: One of `LANGUAGES`.
 
   Raises:
-    ValueError: The gold answer does not parse, or the language is unknown.
+    ValueError: The gold answer does not parse or is too large, or the language
+      is unknown.
 
   Source: Zhang and Shasha, SIAM J. Comput. 18(6), 1989; P4IR, arXiv:2606.22402.
   """
@@ -80,6 +83,12 @@ def tree_similarity(
       f"tree_similarity: the gold answer {extra['answer']!r:.80} is no"
       f" {language}; name its language by config.rewards.options ="
       f" {{'tree_similarity': {{'language': …}}}}, one of {LANGUAGES}."
+    )
+  if _work(gold, gold) > _MAX_WORK:
+    raise ValueError(
+      f"tree_similarity: the gold answer {extra['answer']!r:.80} has"
+      f" {len(gold.labels)} nodes, and takes too long to compare; leave out the"
+      " record (some 300 nodes are compared)."
     )
   answer = gym.answer_of(completion)
   tree = None if answer is None else parse(answer, language)
@@ -91,8 +100,8 @@ def token_similarity(completion: str, extra: dict) -> float:
   """1 − edits / tokens of the longer one, of the answer and the gold answer.
 
   Tokens are words, numbers and single signs, without white space. Edits are
-  insertions, deletions and replacements. An answer of more than 2000 tokens
-  has 0.
+  insertions, deletions and replacements. An answer of more than 2000 tokens,
+  and of more than the gold answer has, has 0.
 
   Source: Levenshtein, 1966; P4IR, arXiv:2606.22402.
   """
@@ -101,7 +110,7 @@ def token_similarity(completion: str, extra: dict) -> float:
     for x in (gym.answer_of(completion), extra["answer"])
   )
   longest = max(len(tokens), len(gold))
-  near = 0 < len(tokens) <= _MAX_TOKENS or not longest
+  near = 0 < len(tokens) <= max(_MAX_TOKENS, len(gold)) or not longest
   apart = levenshtein(tokens, gold) if near else longest
   return 1 - apart / max(longest, 1)
 
@@ -159,11 +168,16 @@ def distance(a: Tree, b: Tree) -> int:
 
 
 def _similarity(tree: Tree, gold: Tree) -> float:
-  sizes = tree.keyroots - tree.first[tree.keyroots] + 1
-  if sizes.sum() * len(gold.keyroots) > _MAX_WORK:
+  if _work(tree, gold) > _MAX_WORK:
     return 0.0
   larger = max(len(tree.labels), len(gold.labels))
   return max(1 - distance(tree, gold) / larger, 0.0)
+
+
+def _work(tree: Tree, gold: Tree) -> int:
+  """The number of rows of tables in a comparison."""
+  sizes = tree.keyroots - tree.first[tree.keyroots] + 1
+  return int(sizes.sum()) * len(gold.keyroots)
 
 
 def parse(text: str, language: str) -> Tree | None:

@@ -100,3 +100,13 @@ def test_a_gold_answer_that_does_not_parse_is_the_users_fault():
     scored("(a)", gold=PROGRAM)
   with pytest.raises(ValueError, match="language='lisp'"):
     scored("(a)", language="lisp")
+  # Nothing could be as near as the gold answer itself.
+  gold = "(a " + "(g w 9) " * 200 + ")"
+  with pytest.raises(ValueError, match="has 601 nodes, and takes too long"):
+    scored(gold, gold=gold)
+
+
+def test_a_text_as_long_as_the_gold_answer_is_compared():
+  for words, wanted in ((2500, 1), (2499, 1 - 1 / 2500), (2501, 0)):
+    row = [""], ["a " * words], [0], [{"answer": "a " * 2500}]
+    assert trees.token_similarity(*row) == [pytest.approx(wanted)]
