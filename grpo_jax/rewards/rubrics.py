@@ -67,12 +67,13 @@ def value(name: str, prompt: str, fields: Mapping[str, Any]) -> str:
   if name == PROMPT:
     return prompt
   field: Any = fields.get(name)
+  text = str(field)  # NumPy's float32 has fewer digits than the same float.
   if hasattr(field, "tolist"):
     field = field.tolist()
   if isinstance(field, str):
     return field
   if isinstance(field, numbers.Real) and not isinstance(field, bool):
-    return f"{field:g}" if isinstance(field, float) else str(field)
+    return text.removesuffix(".0")
   names = sorted(
     k for k, x in fields.items() if isinstance(x, (str, numbers.Real))
   )

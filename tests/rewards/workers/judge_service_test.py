@@ -237,13 +237,14 @@ def test_addresses_that_would_tell_a_key_are_refused(url, said):
 
 def test_values_are_put_into_a_rubric_once():
   fields = {"answer": "{completion}", "rubric": "be kind", "n": np.int32(3)}
+  fields |= {"x": 1234567.5, "y": np.float32(0.1), "z": 2.0}
   text = rubrics.filled(
-    "{rubric} {n} {prompt}|{answer}|{completion}",
+    "{rubric} {n} {x} {y} {z} {prompt}|{answer}|{completion}",
     "{answer}",
     "{prompt}",
     fields,
   )
-  assert text == "be kind 3 {answer}|{completion}|{prompt}"
+  assert text == "be kind 3 1234567.5 0.1 2 {answer}|{completion}|{prompt}"
   with pytest.raises(ValueError, match=r"\{why\} is None.*'answer', 'n'"):
     rubrics.filled("{why}{completion}", "", "", fields)
 
