@@ -179,10 +179,9 @@ KINDS = ("bwrap", "process")
 NOBODY = 65534
 TOO_LONG = ("killed", "late")  # After these statuses another try costs time.
 
-# Flags of the interpreter: isolated, and without site packages.
-_ALONE = ("-I", "-S", "-X", "utf8")
-# The same, but the interpreter reads its variables, of which there is one.
-_ALONE_AND_SEEDED = ("-P", "-s", "-S", "-X", "utf8")
+# Flags of the interpreter: as with -I, it finds the standard library alone, but
+# it reads its variables, of which there is one.
+_ALONE = ("-P", "-s", "-S", "-X", "utf8")
 # So that a set is written in the same order in all boxes.
 _SEED = ("PYTHONHASHSEED", "0")
 _RUNNER = pathlib.Path(in_the_box.__file__).read_text(encoding="utf-8")
@@ -296,7 +295,7 @@ class Box:
     payload = self._payload(program, data, calls, limits)
     with contextlib.ExitStack() as stack:
       stdin = _read_only(payload, stack)
-      process = self._spawn(stdin, _ALONE, limits, stack)
+      process = self._spawn(stdin, limits, stack)
       try:
         status, output = self._listen(process, limits)
       finally:
@@ -323,7 +322,7 @@ class Box:
       RuntimeError: The box has failed before the program began.
       TimeoutError: The box had not begun in `limits.wall_s`.
     """
-    process = self._spawn(subprocess.PIPE, _ALONE_AND_SEEDED, limits, stack)
+    process = self._spawn(subprocess.PIPE, limits, stack)
     stack.callback(self._kill, process)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -347,7 +346,6 @@ class Box:
   def _spawn(
     self,
     stdin: int,
-    flags: Sequence[str],
     limits: BoxLimits,
     stack: contextlib.ExitStack,
   ) -> subprocess.Popen:
@@ -375,7 +373,7 @@ class Box:
         # the host.
         options = self._options(limits, fds)
         fds["options"] = _options_pipe(options, until_started)
-      executable, *command = self._command(flags, fds)
+      executable, *command = self._command(fds)
       name = "bwrap" if self.kind == "bwrap" else executable
       return stack.enter_context(
         subprocess.Popen(
@@ -425,8 +423,8 @@ class Box:
     )
     return b"%010d%s%s" % (len(header), header, data)
 
-  def _command(self, flags: Sequence[str], fds: Mapping[str, int]) -> list[str]:
-    runner = (*flags, "-c", _RUNNER)
+  def _command(self, fds: Mapping[str, int]) -> list[str]:
+    runner = (*_ALONE, "-c", _RUNNER)
     if self.kind == "process":
       return [_python(), *runner]
     python = os.path.join(
