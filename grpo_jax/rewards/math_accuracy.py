@@ -6,7 +6,8 @@ gold answer is written plainly (`notation.plain`), and so is the prediction:
 - The same text is right.
 - Lists, tuples, sets and intervals are compared member by member: the order
   counts in ( ) and [ ], and the number of members always.
-- `x < 1 or x > 3` and the union of two intervals are the same.
+- `x < 1 or x > 3` and the union of two intervals are the same, and `x < 1 and
+  x > 3` is another answer. Between equations and numbers both words are commas.
 - Words, times of day, and formulas that math-verify does not read as a whole
   are right as the same text only. A gold answer is read as a whole if a change
   of any one of its numbers makes it another expression.
@@ -74,6 +75,8 @@ _UNREAD = re.compile(
   r"(?![A-Za-z])|\\in(?![a-z]).*\\in(?![a-z])|:.*:|\{.*[:|].*\\\}|[0-9]'"
 )
 _ORDERED = re.compile(r"[<>]|\\[lg]e(?![a-z])|\\mathbb\{R\}")
+# What is true of all or of some numbers, and signs of logic.
+_STATED = re.compile(r"[<>]|\\(?:[lgn]e|lor|vee|land|wedge)(?![A-Za-z])")
 _WORD = re.compile(r"\$?\\(?:text\w*|mathrm|mbox)\s*\{\s*[A-Za-z]{2,}\s*\}\$?")
 _POWER_TOKEN = re.compile(r"[0-9]+|[^\s]")
 _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![A-Za-z])")
@@ -275,12 +278,21 @@ def _accuracy(prediction: str | None, gold: str) -> float | None:
   if target is None and _WORD.fullmatch(gold):
     return float(notation.as_words(right) == notation.as_words(answer))
   if target is None:
-    return float(_same(right, answer))
+    return float(_same(right, answer) and not _contradicts(gold, prediction))
   number = answers.quantity(answer, target.unit)
   number = number or answers.quantity(prediction, target.unit)
   if number is None or not _is_cheap(notation.plain(number.text), right):
     return 0.0
   return _of_quantities(number, target)
+
+
+def _contradicts(gold: str, guess: str) -> bool:
+  """Returns True if one has `and` where the other has `or`, and it matters."""
+  joints, of_guess = notation.joints(gold), notation.joints(guess)
+  if not joints or not of_guess or joints == of_guess:
+    return False
+  plain = notation.plain(gold)
+  return bool(_STATED.search(f"{gold} {plain}")) or notation.has_words(plain)
 
 
 def _same(gold: str, guess: str) -> bool:

@@ -68,8 +68,8 @@ _CHOICE = re.compile(
 _BUILDER = re.compile(r"(\\\{[^|:{}0-9]*):")
 _JOINED = re.compile(
   r"\s*,?(?:\s|\\[ ,;]|~)*"
-  r"(?:\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:and|or)\s*\}"
-  r"|\b(?<!\\)(?:and|or)\b|\\(?:lor|vee|land|wedge)(?![A-Za-z]))\s*"
+  r"(?:\\(?:text|textrm|mathrm|mbox)\s*\{\s*(and|or)\s*\}"
+  r"|\b(?<!\\)(and|or)\b|\\(lor|vee|land|wedge)(?![A-Za-z]))\s*"
 )
 _TOKEN = re.compile(
   r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|\.[0-9]+|[A-Za-z]+|\s+|.", re.DOTALL
@@ -132,6 +132,12 @@ def plain(answer: str) -> str:
   text = _BUILDER.sub(r"\1|", text)
   choice = _CHOICE.fullmatch(text)
   return choice[1] or choice[2] if choice else text
+
+
+def joints(answer: str) -> set[bool]:
+  r"""Returns True for an `and` or `\land` in an answer, False for an `or`."""
+  words = {word for groups in _JOINED.findall(answer) for word in groups} - {""}
+  return {word in ("and", "land", "wedge") for word in words}
 
 
 def _as_root(match: re.Match[str]) -> str:
