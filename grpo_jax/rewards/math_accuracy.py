@@ -6,8 +6,9 @@ gold answer is written plainly (`notation.plain`), and so is the prediction:
 - The same text is right.
 - Lists, tuples, sets and intervals are compared member by member: the order
   counts in ( ) and [ ], and the number of members always.
-- `x < 1 or x > 3` and the union of two intervals are the same, and `x < 1 and
-  x > 3` is another answer. Between equations and numbers both words are commas.
+- `x < 1 or x > 3` and the union of two intervals are the same, and so are
+  `x > 1 and x < 3` and one interval. Between equations and numbers both words
+  are commas.
 - Words, times of day, and formulas that math-verify does not read as a whole
   are right as the same text only. A gold answer is read as a whole if a change
   of any one of its numbers makes it another expression.
@@ -278,12 +279,29 @@ def _accuracy(prediction: str | None, gold: str) -> float | None:
   if target is None and _WORD.fullmatch(gold):
     return float(notation.as_words(right) == notation.as_words(answer))
   if target is None:
+    right, answer = _met(right, gold), _met(answer, prediction)
     return float(_same(right, answer) and not _contradicts(gold, prediction))
   number = answers.quantity(answer, target.unit)
   number = number or answers.quantity(prediction, target.unit)
   if number is None or not _is_cheap(notation.plain(number.text), right):
     return 0.0
   return _of_quantities(number, target)
+
+
+def _met(plain: str, answer: str) -> str:
+  """Writes `x > 1 and x < 3` as the interval that both describe."""
+  both = notation.intervals(plain) or ()
+  if notation.joints(answer) != {True} or len(both) != 2:
+    return plain
+  above, below = sorted(both, key=lambda x: x.low == r"-\infty")
+  outer = below.low, above.high, below.name
+  low, high = answers.quantity(above.low), answers.quantity(below.high)
+  if outer != (r"-\infty", r"\infty", above.name) or not (low and high):
+    return plain
+  if low.value is None or high.value is None or low.value >= high.value:
+    return plain
+  ends = f"{above.opening}{above.low},{below.high}{below.closing}"
+  return rf"{above.name}\in {ends}" if above.name else ends
 
 
 def _contradicts(gold: str, guess: str) -> bool:
