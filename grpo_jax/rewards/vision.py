@@ -396,7 +396,7 @@ def counting(answer: str, gold: Any, field: str) -> float:
   Raises:
     ValueError: The gold number is not a number.
   """
-  right = _number(gold, field)
+  right, _ = _number(gold, field)
   if len(answer) > answers.MAX_CHARS:
     return 0.0
   numbers = _WHOLE.findall(answer)
@@ -416,23 +416,27 @@ def numeric(
 
       |answer − gold| ≤ absolute + relative · |gold|
 
-  Numbers are read by `answers.quantity`.
+  Numbers are read by `answers.quantity`. If the gold number has a unit, the
+  answer has the same or none.
 
   Raises:
     ValueError: The gold number is not a number.
   """
-  right = _number(gold, field)
-  number = answers.quantity(answer)
+  right, unit = _number(gold, field)
+  number = answers.quantity(answer, unit)
   if number is None or number.value is None:
+    return 0.0
+  if unit and number.unit not in ("", unit):
     return 0.0
   return float(abs(number.value - right) <= absolute + relative * abs(right))
 
 
-def _number(gold: Any, field: str) -> Any:
+def _number(gold: Any, field: str) -> tuple[Any, str]:
+  """Returns the gold number and its unit."""
   number = answers.quantity(str(gold))
   if number is None or number.value is None:
     raise ValueError(f"the gold number {field}={gold!r:.80} is none.")
-  return number.value
+  return number.value, number.unit
 
 
 # A letter at the beginning of the answer, such as "(B)", "B." or "B:".
