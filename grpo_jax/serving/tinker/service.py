@@ -244,10 +244,11 @@ class Service:
     flags = [fields.take(f"train_{x}") is not False for x in ("mlp", "attn")]
     fields.take("train_unembed")  # The session's message says what it does.
     seed = fields.integer("seed", 0, requests.MAX_SEED)
-    optimizer = body.inner("optimizer_config").text("type")
+    optimizer = body.inner("optimizer_config")
 
     def run():
       self._check_new(base, optimizer)
+      fields.close()
       config = self._device.config(rank, *flags)
       draw = secrets.randbelow(requests.MAX_SEED) if seed is None else seed
       self._add(model_id, self._device.new_adapters(config, draw))
@@ -274,13 +275,14 @@ class Service:
     self.alive(session)
     return f"{session}:{kind}:{body.count(field)}"
 
-  def _check_new(self, base: str, optimizer: str) -> None:
+  def _check_new(self, base: str, optimizer: Body) -> None:
     self._check_base(base)
-    if optimizer not in ("", "adamw"):
+    if (name := optimizer.text("type")) not in ("", "adamw"):
       raise BadRequest(
-        f"the optimizer {optimizer!r:.40} is not supported; leave it adamw.",
+        f"the optimizer {name!r:.40} is not supported; leave it adamw.",
         "optimizer_config",
       )
+    optimizer.close()
 
   def _check_base(self, name: str) -> None:
     if name != self.model:
@@ -430,7 +432,7 @@ class Service:
     else:
       model_id, base = body.required("model_id"), self.model
       self.adapters(model_id)
-    optimizer = body.inner("optimizer_config").text("type")
+    optimizer = body.inner("optimizer_config")
 
     def run():
       body.close()

@@ -258,6 +258,11 @@ def test_refused_models_and_steps(door, session, model):
       {"lora_config": {"rank": 2}, "optimizer_config": {"type": "dimuon"}},
       "optimizer 'dimuon' is not supported",
     ),
+    ({"lora_config": {"rank": 2, "alpha": 64}}, "'alpha' is not supported"),
+    (
+      {"lora_config": {"rank": 2}, "optimizer_config": {"beta1": 0.5}},
+      "'beta1' is not supported",
+    ),
     ({"lora_config": {"rank": 2}}, ""),  # The second and last one.
     ({"lora_config": {"rank": 2}}, "2 models are trained, and no more"),
   ):
