@@ -56,6 +56,9 @@ _NAMED_TOKENS = (
   *("cls_token", "mask_token"),
 )
 
+# Folder of a checkpoint with its further templates, if it has several.
+_TEMPLATES = "additional_chat_templates"
+
 # Most characters that a normalizer or a decoder may make of a text: 16 million
 # take about 400 MB, and a call of the library cannot be stopped.
 _MAX_SIZE = 2**24
@@ -175,9 +178,13 @@ class CheckpointFiles:
 
   def chat_templates(self) -> dict[str, str]:
     """Templates by name; most checkpoints have one, called "default"."""
-    value: Any = self._text("chat_template.jinja")
-    if value is None:
-      value = self._settings.get("chat_template") or {}
+    files = {}
+    if (text := self._text("chat_template.jinja")) is not None:
+      files["default"] = text
+    if self._directory is not None:
+      for path in (self._directory / _TEMPLATES).glob("*.jinja"):
+        files[path.stem] = path.read_text(encoding="utf-8")
+    value: Any = files or self._settings.get("chat_template") or {}
     templates = value
     if isinstance(value, str):
       templates = {"default": value}
@@ -366,8 +373,8 @@ class Tokenizer:
 
     Args:
       path: Local or `gs://` tokenizer.json; or a checkpoint's folder with one,
-        whose tokenizer_config.json, generation_config.json, config.json and
-        chat_template.jinja are read too.
+        whose tokenizer_config.json, generation_config.json, config.json,
+        chat_template.jinja and additional_chat_templates are read too.
       pad_token: Token that fills unused slots. None: "<pad>" for a file; for a
         folder the token that it names, or an end token.
       end_tokens: Tokens that end a completion. None: "<eos>" for a file; for a

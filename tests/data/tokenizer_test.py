@@ -519,7 +519,12 @@ def test_places_of_templates(checkpoint, chat):
     tokenizer_config={"eos_token": "<eos>", "chat_template": "old"},
     chat_template="file",
   )
-  assert tokenizer.Tokenizer(folder).chat_text([REPLY]) == "file"
+  (folder / "additional_chat_templates").mkdir()
+  further = folder / "additional_chat_templates/tool_use.jinja"
+  further.write_text(named[1]["template"], encoding="utf-8")
+  tok = tokenizer.Tokenizer(folder)
+  assert tok.chat_text([REPLY]) == "file"
+  assert tok.chat_text([REPLY], tools=[{}]) == "1 tools"
   tok = tokenizer.Tokenizer(folder, chat_template="given")
   assert tok.chat_text([REPLY]) == "given"
   tok = tokenizer.Tokenizer(chat_template="{{ messages[0].content }}")

@@ -19,7 +19,8 @@ _FILES = (
   *("README.md", "LICENSE*", "NOTICE*"),  # Exports copy or quote them.
 )
 _WEIGHTS = "*.safetensors"
-_OTHERS = ("*/*", "consolidated*")
+# Of files in folders only chat templates (*.jinja) are read.
+_OTHERS = ("*/*.json", "*/*.safetensors", "consolidated*")
 
 
 def local_directory(

@@ -432,6 +432,7 @@ _COPIED = (
   *("config.json", "generation_config.json", "tokenizer*", "vocab.*"),
   *("merges.txt", "added_tokens.json", "special_tokens_map.json"),
   *("chat_template.*", "*processor_config.json", "LICENSE*", "NOTICE*"),
+  "additional_chat_templates/*.jinja",
 )
 
 
@@ -599,7 +600,9 @@ def export(
     safetensors.write(partial, outputs, max_shard_bytes)
     for path in (p for name in _COPIED for p in source.glob(name)):
       if path.is_file():
-        shutil.copyfile(path, partial / path.name)
+        target = partial / path.relative_to(source)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
     kind = dtype or jnp.result_type(*jax.tree.leaves(params["trained"])).name
     _change_config(partial / "config.json", kind, later_layers)
     partial.replace(out)

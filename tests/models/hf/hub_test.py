@@ -80,7 +80,8 @@ def test_weights_are_downloaded_once_and_where_they_are_read(
   tmp_path, monkeypatch, weights
 ):
   names = [
-    *("README.md", "chat_template.jinja", "config.json"),
+    *("README.md", "additional_chat_templates/tool_use.jinja"),
+    *("chat_template.jinja", "config.json"),
     *("consolidated.safetensors", "model-00001-of-00002.safetensors"),
     *("model.safetensors.index.json", "onnx/config.json"),
     *("original/model.safetensors", "pytorch_model.bin", "tokenizer.json"),
@@ -97,6 +98,7 @@ def test_weights_are_downloaded_once_and_where_they_are_read(
   assert found == [
     [
       "README.md",
+      "additional_chat_templates/tool_use.jinja",
       "chat_template.jinja",
       "config.json",
       *(["model-00001-of-00002.safetensors"] if weights else []),

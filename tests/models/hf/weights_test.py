@@ -544,7 +544,9 @@ def test_a_config_that_is_not_the_files_is_refused(checkpoint, tmp_path):
 def test_an_export_is_whole_or_not_there(checkpoint, tmp_path):
   source, out = checkpoint("qwen2"), tmp_path / "out"
   config, params = weights.load(source)
-  for name in ("tokenizer.json", "generation_config.json", "LICENSE"):
+  (source / "additional_chat_templates").mkdir()
+  further = "additional_chat_templates/tool_use.jinja"
+  for name in ("tokenizer.json", "generation_config.json", "LICENSE", further):
     (source / name).write_text(name)
   for name in ("trainer_state.json", "pytorch_model.bin"):
     (source / name).write_text("not copied")
@@ -563,8 +565,9 @@ def test_an_export_is_whole_or_not_there(checkpoint, tmp_path):
   weights.export(params, config, source, out)
   assert {path.name for path in out.iterdir()} == {
     *("LICENSE", "config.json", "generation_config.json", "model.safetensors"),
-    "tokenizer.json",
+    *("tokenizer.json", "additional_chat_templates"),
   }
+  assert (out / further).read_text() == further
   with pytest.raises(ValueError, match="is not an empty folder; nothing was"):
     weights.export(params, config, source, out)
   below = out / "LICENSE/out"
