@@ -50,7 +50,7 @@ from grpo_jax.data.observations import Observation
 from grpo_jax.data.sources import Source
 
 _tokenizers = functools.partial(optional.package, "tokenizers", "hf", __name__)
-# Names of special tokens in chat templates.
+# Names of special tokens that every tokenizer may have; others are its own.
 _NAMED_TOKENS = (
   *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"),
   *("cls_token", "mask_token"),
@@ -167,12 +167,15 @@ class CheckpointFiles:
   def special_tokens(self) -> dict[str, str]:
     """Texts of special tokens by their names in templates."""
     texts = {}
-    for name in _NAMED_TOKENS:
-      token = self._settings.get(name)
+    tokens = {k: x for k, x in self._settings.items() if k.endswith("_token")}
+    further = self._settings.get("extra_special_tokens")
+    if isinstance(further, dict):  # In a list they have no names.
+      tokens |= further
+    for name, token in tokens.items():
       text = token.get("content") if isinstance(token, dict) else token
       if isinstance(text, str):
         texts[name] = text
-      elif token is not None:
+      elif token is not None and name in _NAMED_TOKENS:
         raise self._malformed("tokenizer_config.json", name, token)
     return texts
 

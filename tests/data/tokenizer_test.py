@@ -507,6 +507,20 @@ def test_templates_know_the_date(chat):
   assert 2024 < int(tok.chat_text([REPLY])) < 3000
 
 
+def test_templates_know_tokens_by_all_their_names(checkpoint):
+  folder = checkpoint(
+    tokenizer_config={
+      "add_bos_token": True,
+      "eos_token": "<eos>",
+      "extra_special_tokens": {"opening": "<|b|>"},
+      "image_token": {"content": "<|i|>"},
+    },
+    chat_template="{{ opening }}{{ image_token }}{{ add_bos_token }}",
+  )
+  # As transformers 5.24 writes it.
+  assert tokenizer.Tokenizer(folder).chat_text([REPLY]) == "<|b|><|i|>"
+
+
 def test_places_of_templates(checkpoint, chat):
   named = [
     {"name": "default", "template": "plain"},
