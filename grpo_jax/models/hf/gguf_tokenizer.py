@@ -51,9 +51,9 @@ _CUTS: dict[str, str | None] = {
   "tekken": _TEKKEN,
   "gpt-4o": _GPT4O,
 }
-# A word that is a piece is not cut, even if no merges make it.
+# A word that is a piece is not cut, even if no merges make it. A begin token is
+# written, unless the file says otherwise.
 _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "tekken")
-_BEGIN = ("llama3", "llama-v3", "llama-bpe", "falcon3")  # Add a begin token.
 
 _SPECIAL = {
   "bos_token": "bos_token_id",
@@ -115,7 +115,7 @@ def _files(
   model = own.get("model")
   if model == "gpt2":
     tokenizer = _byte_level(own, pieces)
-    adds_begin = own.get("pre") in _BEGIN
+    adds_begin = own.get("pre") in _WHOLE_WORDS
   elif model == "llama":
     is_gemma = str(keys.get("general.architecture")).startswith("gemma")
     tokenizer = _sentencepiece(own, pieces, kinds, special, is_gemma)

@@ -604,24 +604,23 @@ def test_a_byte_level_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("rule", "words"),
+  ("rule", "begins", "words"),
   [
-    ("gpt-2", ["don", "'t", " 1234", " AbC"]),
-    ("smollm", ["don", "'t", " ", "1", "2", "3", "4", " AbC"]),
-    ("qwen2", ["don", "'t", " ", "1", "2", "3", "4", " AbC"]),
-    ("llama-bpe", ["don", "'t", " ", "123", "4", " AbC"]),
-    ("tekken", ["don", "'t", " ", "1", "2", "3", "4", " Ab", "C"]),
-    ("gpt-4o", ["don't", " ", "123", "4", " Ab", "C"]),
+    ("gpt-2", 0, ["don", "'t", " 1234", " AbC"]),
+    ("smollm", 0, ["don", "'t", " ", "1", "2", "3", "4", " AbC"]),
+    ("qwen2", 0, ["don", "'t", " ", "1", "2", "3", "4", " AbC"]),
+    ("llama-bpe", 1, ["don", "'t", " ", "123", "4", " AbC"]),
+    ("tekken", 1, ["don", "'t", " ", "1", "2", "3", "4", " Ab", "C"]),
+    ("gpt-4o", 0, ["don't", " ", "123", "4", " Ab", "C"]),
   ],
 )
-def test_rules_that_cut_a_text(rule, words):
-  own = {"pre": rule, "merges": []}
-  made = gguf_tokenizer._byte_level(own, ["a"])
-  made["model"]["vocab"] = {"a": 0}
-  del made["pieces"]
-  step = tokenizers.Tokenizer.from_str(json.dumps(made)).pre_tokenizer
-  found = [word for word, _ in step.pre_tokenize_str("don't 1234 AbC")]
-  assert [word.replace("Ġ", " ") for word in found] == words
+def test_rules_that_cut_a_text(rule, begins, words):
+  own = {"model": "gpt2", "pre": rule, "tokens": ["a", "b"], "merges": []}
+  made = gguf_tokenizer._files({**own, "bos_token_id": 1}, {}, 2)
+  tokenizer = tokenizers.Tokenizer.from_str(json.dumps(made["tokenizer.json"]))
+  found = tokenizer.pre_tokenizer.pre_tokenize_str("don't 1234 AbC")
+  assert [word.replace("Ġ", " ") for word, _ in found] == words
+  assert tokenizer.encode("a").ids == [1] * begins + [0]
 
 
 _SPM = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
