@@ -44,12 +44,12 @@ _TEKKEN = _CASED % ("", "") + r"|\p{N}" + _PATHS
 _GPT4O = _CASED % (f"{_ENGLISH}?", f"{_ENGLISH}?") + r"|\p{N}{1,3}" + _PATHS
 # Rule -> its pattern; None: that of GPT-2, which `tokenizers` knows.
 _CUTS: dict[str, str | None] = {
-  **dict.fromkeys(("gpt-2", "olmo", "smollm"), None),
+  **dict.fromkeys(("gpt-2", "olmo", "refact", "smollm"), None),
   **dict.fromkeys(("dbrx", "glm4", "smaug-bpe"), _LLAMA3),
   **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3"), _LLAMA3),
   **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _QWEN2),
   "tekken": _TEKKEN,
-  "gpt-4o": _GPT4O,
+  **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
 }
 # A word that is a piece is not cut, even if no merges make it. A begin token is
 # written, unless the file says otherwise.
@@ -207,7 +207,7 @@ def _byte_level(own: dict[str, Any], pieces: list[str]) -> dict[str, Any]:
     raise ValueError(f"a merge has {len(wrong[0])} pieces: {wrong[0]!r:.80}")
   pattern = _CUTS[rule]
   steps: list[dict[str, Any]] = []
-  if rule == "smollm":
+  if rule in ("refact", "smollm"):
     steps.append({"type": "Digits", "individual_digits": True})
   if pattern is not None:
     steps.append(

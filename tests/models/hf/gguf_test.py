@@ -608,10 +608,12 @@ def test_a_byte_level_tokenizer(tmp_path):
   [
     ("gpt-2", 0, ["don", "'t", " 1234", " AbC"]),
     ("smollm", 0, ["don", "'t", " ", "1", "2", "3", "4", " AbC"]),
+    ("refact", 0, ["don", "'t", " ", "1", "2", "3", "4", " AbC"]),
     ("qwen2", 0, ["don", "'t", " ", "1", "2", "3", "4", " AbC"]),
     ("llama-bpe", 1, ["don", "'t", " ", "123", "4", " AbC"]),
     ("tekken", 1, ["don", "'t", " ", "1", "2", "3", "4", " Ab", "C"]),
     ("gpt-4o", 0, ["don't", " ", "123", "4", " Ab", "C"]),
+    ("llama4", 0, ["don't", " ", "123", "4", " Ab", "C"]),
   ],
 )
 def test_rules_that_cut_a_text(rule, begins, words):
