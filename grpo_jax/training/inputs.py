@@ -29,8 +29,9 @@ from grpo_jax.training.runtime import files as files_lib
 from grpo_jax.training.runtime import log
 
 _FILE = "inputs.json"
-# The files that are read in the folder of a checkpoint, and of a run.
-_OF_CHECKPOINT = ("*.json", "*.jinja", "*.safetensors")
+# The files that are read in the folder of a tokenizer, a checkpoint, and a run.
+_OF_TOKENIZER = ("*.json", "*.jinja", "additional_chat_templates/*.jinja")
+_OF_CHECKPOINT = (*_OF_TOKENIZER, "*.safetensors")
 _OF_RUN = (log.CONFIG,)
 # A larger file is read in part: as many bytes, at places spread over the file.
 # The weights of a large model would take minutes.
@@ -172,12 +173,12 @@ def _of_folder(folder: files_lib.Path) -> Iterator[files_lib.Path]:
   none.
   """
   described = folder / "config.json"
-  if not described.exists():
-    if (folder / "tokenizer.json").exists():
-      yield from sorted(folder.glob("*.json"))
-    return
-  content = log.read_json(described, dict)
-  patterns = _OF_CHECKPOINT if "model_type" in content else _OF_RUN
+  if described.exists():
+    content = log.read_json(described, dict)
+    patterns = _OF_CHECKPOINT if "model_type" in content else _OF_RUN
+  else:
+    is_tokenizer = (folder / "tokenizer.json").exists()
+    patterns = _OF_TOKENIZER if is_tokenizer else ()
   for pattern in patterns:
     yield from sorted(folder.glob(pattern))
 

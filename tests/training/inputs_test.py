@@ -97,10 +97,20 @@ def test_images_of_records_are_files_too(tmp_path):
     inputs.check(tmp_path, inputs.digests(config, made))
 
 
-def test_what_was_added_to_a_checkpoint_is_named(tmp_path, read):
+@pytest.mark.parametrize("is_checkpoint", [True, False])
+@pytest.mark.parametrize(
+  "name", ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"]
+)
+def test_a_template_that_was_added_is_named(
+  tmp_path, read, name, is_checkpoint
+):
+  if not is_checkpoint:  # A folder with a tokenizer alone.
+    (tmp_path / "model/config.json").unlink()
   inputs.save(tmp_path, read())
-  (tmp_path / "model/chat_template.jinja").write_text("{{ messages }}")
-  with pytest.raises(ValueError, match=r"template\.jinja was not there"):
+  path = tmp_path / "model" / name
+  path.parent.mkdir(exist_ok=True)
+  path.write_text("{{ messages }}")
+  with pytest.raises(ValueError, match=f"{name} was not there"):
     inputs.check(tmp_path, read())
 
 
