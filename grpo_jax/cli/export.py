@@ -4,12 +4,14 @@
 
 The run must have started from a checkpoint (config.model.checkpoint), whose
 configuration and tokenizer files are copied beside the weights, so that
-`transformers` and every tool that reads its format load the result. A model
-card, README.md in the format of the hub, has the task, the settings and the
-commit of the training. Adapters (config.model.lora_rank) are merged into the
-weights; --adapters writes them alone, as PEFT does, and
-config.model.adapter_checkpoint starts from them again. Layers that predict
-later tokens are copied from the checkpoint; --nolater_layers leaves them out.
+`transformers` and every tool that reads its format load the result. If the run
+has another tokenizer (config.data.tokenizer) or end tokens of its own
+(config.data.end_tokens), the folder has those. A model card, README.md in the
+format of the hub, has the task, the settings and the commit of the training.
+Adapters (config.model.lora_rank) are merged into the weights; --adapters writes
+them alone, as PEFT does, and config.model.adapter_checkpoint starts from them
+again. Layers that predict later tokens are copied from the checkpoint;
+--nolater_layers leaves them out.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
   from grpo_jax import api
   from grpo_jax.models.hf import families, peft, weights
   from grpo_jax.models.policies import lora
+  from grpo_jax.training.problem import tokens
 
   del argv
   out = files.parse(_OUT.value)
@@ -101,13 +104,19 @@ def main(argv: Sequence[str]) -> int:
       return 0
     if adapters is not None:
       params = lora.merge(params, adapters)
+    data, text = run.config.data, run.loaded.problem.tokenizer
+    other = None
+    if data.tokenizer:
+      other = files.parse(tokens.tokenizer_path(run.config))
     weights.export(
       params,
-      model.transformer(run.loaded.problem.tokenizer.vocab_size),
+      model.transformer(text.vocab_size),
       model.directory(weights=True),
       folder,
       dtype=_DTYPE.value,
       later_layers=_LATER_LAYERS.value,
+      tokenizer=other,
+      end_ids=text.end_ids if data.tokenizer or data.end_tokens else (),
     )
     _write_card(folder, run, "transformers")
     files.publish(folder, out)

@@ -269,7 +269,15 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
       "float32",
       ["algorithm.keep_routing=true", "algorithm.balance_coef=0.01"],
     ),
-    ("gemma3_text", "bfloat16", ["data.template=chat"]),
+    # The checkpoint has no tokenizer, as Kimi K2's.
+    (
+      "gemma3_text",
+      "bfloat16",
+      [
+        *("data.template=chat", "data.tokenizer=other"),
+        "data.end_tokens=('<eos>','</answer>')",
+      ],
+    ),
     # States begin anew in lanes, and go on between chunks of a prompt.
     ("qwen3_next", "float32", ["sampling.lanes=6", "model.prefill_chunk=16"]),
   ],
@@ -278,6 +286,12 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
   tmp_path, family, dtype, options
 ):
   source = make(tmp_path, family)
+  files = {path.name for path in source.iterdir()} | {"README.md"}
+  if "data.template=chat" in options:
+    (tmp_path / "other").mkdir()
+    for path in (*source.glob("tokenizer*"), source / "chat_template.jinja"):
+      path.rename(tmp_path / "other" / path.name)
+    files |= {"generation_config.json"}
   settings = [
     "model.checkpoint=model",
     "data.train_path=prompts.jsonl",
@@ -315,7 +329,8 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
   ours, params = weights.load(exported, param_dtype=dtype)
   ours = dataclasses.replace(ours, dtype=dtype)
   text = "Greet Ada: "
-  ids = np.array([tokenizer.Tokenizer(exported).encode(text)])
+  its_tokenizer = tokenizer.Tokenizer(exported)
+  ids = np.array([its_tokenizer.encode(text)])
   mask = np.ones_like(ids, bool)
   with pytest.MonkeyPatch.context() as patch:
     # Where the run's paths and its rewards are.
@@ -323,7 +338,9 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
     patch.syspath_prepend(tmp_path)
     with api.load("run") as loaded:
       trained = loaded.params
-      assert loaded.loaded.problem.tokenizer.encode(text) == ids[0].tolist()
+      of_run = loaded.loaded.problem.tokenizer
+      assert of_run.encode(text) == ids[0].tolist()
+      assert of_run.end_ids == its_tokenizer.end_ids
   np.testing.assert_array_equal(
     outputs.logits(ours, params, ids, mask),
     outputs.logits(ours, trained, ids, mask),
@@ -347,7 +364,6 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
     wide,
     params,
   )
-  written = {path.name for path in exported.iterdir()}
-  assert written == {path.name for path in source.iterdir()} | {"README.md"}
+  assert {path.name for path in exported.iterdir()} == files
   stated = json.loads((exported / "config.json").read_text())["torch_dtype"]
   assert stated == dtype

@@ -427,11 +427,14 @@ _REDUNDANT = re.compile(
   r"(rotary_emb\.inv_freq|\.h\.\d+\.attn\.(masked_)?bias)$"
 )
 
-# Files that an export copies: configuration, tokenizer, license.
-_COPIED = (
-  *("config.json", "generation_config.json", "tokenizer*", "vocab.*"),
-  *("merges.txt", "added_tokens.json", "special_tokens_map.json"),
-  *("chat_template.*", "*processor_config.json", "LICENSE*", "NOTICE*"),
+# Files that an export copies: configuration and license, and the tokenizer.
+_OF_MODEL = (
+  *("config.json", "generation_config.json", "*processor_config.json"),
+  *("LICENSE*", "NOTICE*"),
+)
+_OF_TOKENIZER = (
+  *("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json"),
+  *("special_tokens_map.json", "chat_template.*"),
   "additional_chat_templates/*.jinja",
 )
 
@@ -541,6 +544,8 @@ def export(
   max_shard_bytes: int = 5_000_000_000,
   dtype: str | None = None,
   later_layers: bool = True,
+  tokenizer: Any = None,
+  end_ids: Sequence[int] = (),
 ) -> None:
   """Writes parameters in the format of `transformers`.
 
@@ -560,6 +565,10 @@ def export(
     later_layers: True: layers of the source that predict later tokens are
       copied. False: they are left out, and config.json says that there are no
       such layers.
+    tokenizer: Path of another folder, or of a tokenizer.json, whose tokenizer
+      is copied instead; None: that of the source.
+    end_ids: Tokens that end a completion, for generation_config.json; empty:
+      those of the source.
 
   Raises:
     FileNotFoundError: The source has no config.json.
@@ -598,11 +607,15 @@ def export(
   try:
     partial.mkdir(parents=True)
     safetensors.write(partial, outputs, max_shard_bytes)
-    for path in (p for name in _COPIED for p in source.glob(name)):
-      if path.is_file():
-        target = partial / path.relative_to(source)
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, target)
+    _copy(source, _OF_MODEL, partial)
+    if tokenizer is None or tokenizer.is_dir():
+      _copy(tokenizer or source, _OF_TOKENIZER, partial)
+    else:
+      (partial / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    if end_ids:
+      path = partial / "generation_config.json"
+      entries = safetensors.read_object(path) if path.exists() else {}
+      safetensors.write_json(path, entries | {"eos_token_id": [*end_ids]})
     kind = dtype or jnp.result_type(*jax.tree.leaves(params["trained"])).name
     _change_config(partial / "config.json", kind, later_layers)
     partial.replace(out)
@@ -614,6 +627,15 @@ def export(
     ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
+
+
+def _copy(source: Any, names: Sequence[str], target: pathlib.Path) -> None:
+  """Copies the files of a folder that match the names."""
+  for path in (path for name in names for path in source.glob(name)):
+    if path.is_file():
+      copy = target / path.relative_to(source).as_posix()
+      copy.parent.mkdir(exist_ok=True)
+      copy.write_bytes(path.read_bytes())
 
 
 def _config_and_family(

@@ -568,6 +568,14 @@ def test_an_export_is_whole_or_not_there(checkpoint, tmp_path):
     *("tokenizer.json", "additional_chat_templates"),
   }
   assert (out / further).read_text() == further
+  other = tmp_path / "other"
+  other.mkdir()
+  (other / "tokenizer.json").write_text("another")
+  for number, path in enumerate((other, other / "tokenizer.json")):
+    target = tmp_path / f"out{number}"
+    weights.export(params, config, source, target, tokenizer=path)
+    assert (target / "tokenizer.json").read_text() == "another"
+    assert not (target / further).exists()
   with pytest.raises(ValueError, match="is not an empty folder; nothing was"):
     weights.export(params, config, source, out)
   below = out / "LICENSE/out"
