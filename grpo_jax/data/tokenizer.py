@@ -344,6 +344,8 @@ SPECIAL_TOKENS = (
 Message = Mapping[str, Any]
 
 
+# Names of a reply's reasoning in data; templates read one of the first two.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 # Characters of a text from which other threads run while it is encoded.
 _LONG_TEXT = 2**14
 # A cut may change the tokens of the last word before it.
@@ -703,6 +705,7 @@ class Tokenizer:
 
     Args:
       messages: Turns, oldest first; keys whose value is None are ignored.
+        Reasoning has any of the names reasoning_content, thinking, reasoning.
       add_generation_prompt: Whether to open the assistant's next turn.
       **options: Further inputs of the template: tools (JSON schemas),
         enable_thinking, ….
@@ -724,10 +727,7 @@ class Tokenizer:
         " that contains '{prompt}', or put a chat_template.jinja beside the"
         " tokenizer.json."
       )
-    turns = [
-      {key: value for key, value in message.items() if value is not None}
-      for message in messages
-    ]
+    turns = [_turn(message) for message in messages]
     values = {
       **self.special_tokens,
       "tools": None,
@@ -853,6 +853,16 @@ class Tokenizer:
     if new and new[0] in ends and ids[-1] in ends:
       new = new[1:]
     return [*ids, *new]
+
+
+def _turn(message: Message) -> dict[str, Any]:
+  """A message as a template reads it, as in transformers."""
+  turn = {key: value for key, value in message.items() if value is not None}
+  reasoning = [turn[name] for name in _REASONING if name in turn]
+  if reasoning:
+    turn.setdefault("thinking", reasoning[0])
+    turn["reasoning_content"] = reasoning[0]
+  return turn
 
 
 def _as_json(part: Any) -> dict[str, Any]:

@@ -502,6 +502,27 @@ def test_keys_without_a_value_do_not_count(chat):
   assert tok.chat_text([{**REPLY, "tool_calls": []}]) == "True"
 
 
+@pytest.mark.parametrize(
+  ("fields", "expected"),
+  [
+    ({}, "|"),
+    ({"reasoning": "a"}, "a|a"),
+    ({"thinking": "a"}, "a|a"),
+    ({"reasoning_content": "a", "reasoning": "b"}, "a|a"),
+    ({"reasoning_content": None, "thinking": "b", "reasoning": "c"}, "b|b"),
+    ({"reasoning_content": "a", "thinking": "b"}, "a|b"),
+  ],
+)
+def test_reasoning_has_several_names(chat, fields, expected):
+  # As transformers 5.24 writes it.
+  tok = chat(
+    "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}"
+    "{% endfor %}",
+    "<eos>",
+  )
+  assert tok.chat_text([REPLY | fields]) == expected
+
+
 def test_templates_know_the_date(chat):
   tok = chat("{{ strftime_now('%Y') }}", "<eos>")
   assert 2024 < int(tok.chat_text([REPLY])) < 3000
