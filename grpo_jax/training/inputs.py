@@ -173,12 +173,12 @@ def _of_folder(folder: files_lib.Path) -> Iterator[files_lib.Path]:
   none.
   """
   described = folder / "config.json"
+  patterns: tuple[str, ...] = ()
   if described.exists():
     content = log.read_json(described, dict)
     patterns = _OF_CHECKPOINT if "model_type" in content else _OF_RUN
-  else:
-    is_tokenizer = (folder / "tokenizer.json").exists()
-    patterns = _OF_TOKENIZER if is_tokenizer else ()
+  elif (folder / "tokenizer.json").exists():
+    patterns = _OF_TOKENIZER
   for pattern in patterns:
     yield from sorted(folder.glob(pattern))
 
