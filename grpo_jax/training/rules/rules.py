@@ -42,6 +42,7 @@ import numpy as np
 WINDOW = 100  # Steps that are kept.
 OPENING = 10  # Steps at the start of a phase, for comparison.
 REASONING = "reasoning_steps/per_completion"
+ROUNDING = 1e-5  # Most that rounding moves a mean in float32, as a share of it.
 _MAX_EVALUATIONS = 10  # Evaluations that are kept.
 
 Line = Mapping[str, float | None]
@@ -94,7 +95,9 @@ class Component:
       return
     self.applied += 1
     if len(self.values) < 2:
-      self.values.add(mean or 0.0)
+      value = mean or 0.0
+      if all(abs(value - x) > ROUNDING * abs(x) for x in self.values):
+        self.values.add(value)
       if spread:
         self.values.update((0.0, 1.0))  # Completions differed.
 
@@ -312,9 +315,12 @@ def length_drifts(history: History) -> Numbers | None:
 def constant_fill(history: History) -> Numbers | None:
   """Detects that all completions have equal lengths and equal rewards."""
   low, high = history.last("length/min"), history.last("length/max")
-  if low is None or low != high or history.last("reward/std") != 0:
+  mean, deviation = history.last("reward/mean"), history.last("reward/std")
+  if low is None or low != high or mean is None or deviation is None:
     return None
-  return {"length/mean": low, "reward/mean": history.last("reward/mean") or 0}
+  if deviation > ROUNDING * abs(mean):
+    return None
+  return {"length/mean": low, "reward/mean": mean}
 
 
 def component_saturated(history: History) -> Numbers | None:

@@ -40,7 +40,11 @@ PLANTED = {
   "ratio_growing": {"ratio/max_deviation": fall(0.5, 40.0)},
   "clipped": {"clip_fraction": 0.8},
   "length_drift": {"length/mean": fall(120.0, 900.0), "accuracy": 0.3},
-  "constant_fill": {"length/min": 9.0, "length/max": 9.0, "reward/std": 0.0},
+  # Means in float32 of 64 rewards of 1.1, and of 0.1 over 24 or 64 rows.
+  "constant_fill": {
+    **{"length/min": 9.0, "length/max": 9.0},
+    **{"reward/mean": 1.1000001430511475, "reward/std": 1.1920928955078125e-07},
+  },
   "perfect_score": {"accuracy": 1.0},
   "component_saturated": {
     "reward/format": 0.5,
@@ -68,7 +72,9 @@ PLANTED = {
     "everywhere": True,
   },
   "component_constant": {
-    "reward/format": 0.25,
+    "reward/format": lambda i: (0.09999999403953552, 0.09999997168779373)[
+      i % 2
+    ],
     "reward_range/format": 0.0,
     "accuracy": 0.7,  # High enough to be worth something.
     "everywhere": True,
