@@ -12,6 +12,7 @@ import collections
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -32,7 +33,7 @@ X_LABELS: dict[str, str] = {
 CELL = "compare.json"
 _DRAWN = "tokens/generated"
 # They say nothing about what is learned, or are the seed.
-_IGNORED = (*run_lib.MAY_CHANGE, "seed", "checkpoint", "start_workdir")
+_IGNORED = (*run_lib.MAY_CHANGE, "seed", "checkpoint")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +83,12 @@ def read(workdirs: Sequence[pathlib.Path], metric: str) -> list[Run]:
     json.loads((folder / log.CONFIG).read_text("utf-8")) for folder in workdirs
   ]
   flat = [log.flatten(config) for config in configs]
+  for settings in flat:  # Each seed may begin with a run of that seed.
+    settings["start_workdir"] = re.sub(
+      rf"(seed\W?){settings['seed']}\b",
+      r"\1{seed}",
+      settings["start_workdir"],
+    )
   algorithms = _labels([x["algorithm"]["name"] for x in configs], flat)
   tasks = _labels([task_of(x) for x in configs], flat, "data.")
   for i, folder in enumerate(workdirs):

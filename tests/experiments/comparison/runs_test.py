@@ -27,6 +27,22 @@ def test_settings_that_differ_are_part_of_the_name(tmp_path):
   assert runs_lib.differing(runs) == {}
 
 
+def test_runs_of_another_start_are_told_apart_unless_the_seed_says_why(
+  tmp_path,
+):
+  for seed, start in enumerate(("a/seed=0", "a/seed=1", "b/seed=2")):
+    folder = examples.make(tmp_path / f"{seed}", [0.1, 0.5], seed=seed)
+    path = folder / "config.json"
+    config = json.loads(path.read_text("utf-8")) | {"start_workdir": start}
+    path.write_text(json.dumps(config), "utf-8")
+  runs = runs_lib.read(runs_lib.find([tmp_path]), METRIC)
+  starts = ["a", "a", "b"]
+  assert [x.algorithm for x in runs] == [
+    f'grpo start_workdir="{start}/seed={{seed}}"' for start in starts
+  ]
+  assert [*runs_lib.differing(runs)] == ["start_workdir"]
+
+
 def test_a_comparison_leaves_its_own_names(tmp_path):
   folder = examples.make(tmp_path / "a", [0.1, 0.5])
   names = {"algorithm": "grpo:x=1", "task": "t", "runs": 2}
