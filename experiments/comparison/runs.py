@@ -56,17 +56,24 @@ class Run:
 def find(folders: Iterable[pathlib.Path]) -> list[pathlib.Path]:
   """Finds the folders of all runs, also inside of a folder, sorted.
 
+  Folders of exported checkpoints are left out.
+
   Raises:
     FileNotFoundError: A folder has no run.
+    ValueError: The config of a run is damaged.
   """
   found: dict[pathlib.Path, None] = {}
   for folder in folders:
-    paths = sorted(folder.rglob(log.CONFIG))
+    paths = [
+      path
+      for path in sorted(folder.rglob(log.CONFIG))
+      if "algorithm" in log.read_json(path, dict)
+    ]
     if not paths:
       raise FileNotFoundError(
-        f"--runs: {folder} has no run: no {log.CONFIG} lies in it or in"
-        " a folder of it. Pass a --workdir of experiments.train, or the --root"
-        " of a sweep."
+        f"--runs: {folder} has no run: no {log.CONFIG} of one lies in it"
+        " or in a folder of it. Pass a --workdir of experiments.train, or the"
+        " --root of a sweep."
       )
     found |= dict.fromkeys(path.parent for path in paths)
   return list(found)

@@ -70,9 +70,13 @@ def test_the_same_run_twice_is_refused(tmp_path):
 
 
 def test_a_folder_without_runs_and_an_unknown_metric_are_refused(tmp_path):
+  exported = tmp_path / "exported" / "config.json"
+  exported.parent.mkdir()
+  exported.write_text('{"model_type": "qwen2"}', "utf-8")
   with pytest.raises(FileNotFoundError, match="has no run"):
     runs_lib.find([tmp_path])
   folder = examples.make(tmp_path / "a", [0.1, 0.5])
+  assert runs_lib.find([tmp_path]) == [folder]
   with pytest.raises(KeyError, match="eval/accuracy"):
     runs_lib.read([folder], "acuracy")
 
