@@ -54,11 +54,9 @@ def digests(
       count. If records are read one by one (`config.data.streaming`), their
       images do not count either.
   """
-  files = [
-    path
-    for value in _texts(dataclasses.asdict(config))
-    for path in _files(value)
-  ]
+  groups_of_files = dataclasses.asdict(config)
+  del groups_of_files["log"]  # The name of a run may be that of its folder.
+  files = [path for value in _texts(groups_of_files) for path in _files(value)]
   checkpoint = config.model.checkpoint
   # It may be a name on the hub, and not a path. A GGUF file is in `files`.
   if checkpoint and not pathlib.Path(checkpoint).expanduser().is_file():

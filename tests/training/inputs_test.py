@@ -39,6 +39,7 @@ def read(tmp_path, monkeypatch):
     data__eval_path=str(tmp_path / "test.jsonl"),
     data__quarantine=str(tmp_path / "left_out.json"),
     data__tokenizer=str(tmp_path / "model"),
+    log__name=str(tmp_path / "run"),
     rewards__functions=("my_pkg.verifiers:length",),
     rewards__weights=(1.0,),
     rewards__options={"length": {"words": str(tmp_path / "words.txt")}},
@@ -65,6 +66,7 @@ def test_a_file_that_was_replaced_is_named(tmp_path, read, name):
   workdir.mkdir()
   inputs.check(workdir, read())  # Of a run without a record.
   inputs.save(workdir, read())
+  (workdir / "config.json").write_text("{}")  # Of the run itself.
   inputs.check(workdir, read())
   path = tmp_path / name
   before = path.read_text()
