@@ -149,7 +149,8 @@ class RunConfig:
       named.
     guards: Guards against data and rewards that would spoil the policy.
     mesh: Split of the work over the devices.
-    profile_steps: (first, last) step of a trace for xprof, or ().
+    profile_steps: (first, last) step of a trace for xprof, or (); a run that
+      continues between them traces what is left.
     required_accuracy: Held-out accuracy below which the command fails; None:
       no verdict.
     unpublished: Settings, such as "algorithm.clip_low", that a published recipe
@@ -266,6 +267,13 @@ class RunConfig:
       raise ValueError(
         f"config.profile_steps={traced} must be () or (first, last), two steps"
         " from 1 on, the last not before the first."
+      )
+    num_steps = sum(phase.steps for phase in self.stages)
+    if traced and traced[1] > num_steps:
+      raise ValueError(
+        f"config.profile_steps={traced}: the phases {self.phases} have"
+        f" {num_steps} steps in all, so this trace would not end; choose two of"
+        " them, or set it to ()."
       )
 
   def _check_judge(self) -> None:

@@ -1494,7 +1494,8 @@ class Config(Group):
   mesh: Mesh
   """Split of the work over the devices."""
   profile_steps: tuple[int, ...]
-  """(first, last) step of a trace for xprof, or ()."""
+  """(first, last) step of a trace for xprof, or (); a run that continues
+  between them traces what is left."""
   required_accuracy: float | None
   """Held-out accuracy below which the command fails; None: no verdict."""
   unpublished: tuple[str, ...]

@@ -638,7 +638,8 @@ def _check_finite(
 def profiled(run: OpenRun, global_step: int) -> Iterator[None]:
   """Traces the steps of `config.profile_steps` for xprof."""
   steps = run.config.profile_steps
-  if steps and global_step == steps[0]:
+  is_inside = steps and steps[0] <= global_step <= steps[1]
+  if is_inside and run.tracing is None:
     run.tracing = files.scratch(run.profile_dir)
     jax.profiler.start_trace(str(run.tracing))
   yield

@@ -217,6 +217,7 @@ def test_settings_of_an_algorithm(name):
     ("unpublished", ("rl.steps.more",), "'rl.steps.more'"),
     ("profile_steps", (5, 1), "profile_steps=(5, 1) must be"),
     ("profile_steps", (0, 1), "profile_steps=(0, 1) must be"),
+    ("profile_steps", (1, 2**20), "so this trace would not end"),
     ("rewards.weights", (1e400,), "config.rewards.weights=inf"),
   ],
 )

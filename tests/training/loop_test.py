@@ -1,6 +1,7 @@
 """Whole runs in one process: what they write, and that they learn."""
 
 import dataclasses
+import functools
 import json
 import logging
 import math
@@ -185,6 +186,21 @@ def test_profile_of_the_chosen_steps(tmp_path):
   assert result.before is result.after is None  # No phase to evaluate.
   (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
   assert trace.stat().st_size > 1000
+
+
+def test_a_run_that_continues_traces_what_is_left(monkeypatch, tmp_path):
+  calls = []
+  for name in ("start_trace", "stop_trace"):
+    note = functools.partial(lambda name, *_: calls.append(name), name)
+    monkeypatch.setattr(jax.profiler, name, note)
+  run = types.SimpleNamespace(
+    config=types.SimpleNamespace(profile_steps=(2, 4)),
+    **{"profile_dir": tmp_path, "tracing": None, "state": None},
+  )
+  for step in (3, 4, 5):
+    with run_lib.profiled(run, step):
+      calls.append(step)
+  assert calls == ["start_trace", 3, 4, "stop_trace", 5]
 
 
 @pytest.mark.slow
