@@ -7,12 +7,13 @@ Any setting can be changed: --config.rl.steps=100; the algorithm by
 --config=configs/quickstart.py:gspo. If an unfinished run is started again with
 the same workdir, it continues.
 
-Exit status: 0 done (and accurate enough, if the config asks for it); 1 not
-accurate enough, or too many held-out completions without a score; 2 a mistake
-in the command, the config, the data or a verifier; 3 stopped by a rule
-that config.health.halt names, after saving, or by a guard; 75 another process
-of the run was lost; 130 stopped by Ctrl-C or 143 by SIGTERM, after saving.
-After 75, 130 and 143 the same command continues.
+Exit status: 0 done (and accurate enough, if the config asks for it and a phase
+is evaluated, which those of the kinds rl and pairs are); 1 not accurate enough,
+or too many held-out completions without a score; 2 a mistake in the command,
+the config, the data or a verifier; 3 stopped by a rule that config.health.halt
+names, after saving, or by a guard; 75 another process of the run was lost; 130
+stopped by Ctrl-C or 143 by SIGTERM, after saving. After 75, 130 and 143 the
+same command continues.
 
 On several hosts the same command is started on each. On Cloud TPU and under
 SLURM the processes find each other. Elsewhere, these flags say where:
@@ -83,6 +84,11 @@ def main(argv: Sequence[str]) -> int:
   seconds = time.time() - start
   if result.after is None or result.before is None:
     hosts.say(f"done: {ranges.counted(result.step, 'step')} in {seconds:.0f} s")
+    if config.required_accuracy is not None:
+      hosts.say(
+        f"no verdict on config.required_accuracy={config.required_accuracy:g}:"
+        f" no phase of {tuple(config.phases)} is evaluated"
+      )
     status = 0
   else:
     status = _report(config, result, seconds)

@@ -151,8 +151,8 @@ class RunConfig:
     mesh: Split of the work over the devices.
     profile_steps: (first, last) step of a trace for xprof, or (); a run that
       continues between them traces what is left.
-    required_accuracy: Held-out accuracy below which the command fails; None:
-      no verdict.
+    required_accuracy: Held-out accuracy below which the command fails; None,
+      or a run without a phase that is evaluated ("rl", "pairs"): no verdict.
     unpublished: Settings, such as "algorithm.clip_low", that a published recipe
       does not state; their values are our choice.
     allow_unpublished: Whether a run may start with such settings.

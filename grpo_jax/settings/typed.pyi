@@ -1497,7 +1497,8 @@ class Config(Group):
   """(first, last) step of a trace for xprof, or (); a run that continues
   between them traces what is left."""
   required_accuracy: float | None
-  """Held-out accuracy below which the command fails; None: no verdict."""
+  """Held-out accuracy below which the command fails; None, or a run without a
+  phase that is evaluated ("rl", "pairs"): no verdict."""
   unpublished: tuple[str, ...]
   """Settings, such as "algorithm.clip_low", that a published recipe does not
   state; their values are our choice."""

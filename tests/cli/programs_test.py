@@ -77,6 +77,19 @@ def test_train_fails_below_the_required_accuracy(tmp_path, finished):
   assert_fits(out, err)
 
 
+def test_train_says_that_no_phase_is_evaluated(tmp_path):
+  status, out, err = command.run(
+    *("train", command.TINY, "--workdir=run", "--config.phases=('sft',)"),
+    *("--config.sft.steps=1", "--config.required_accuracy=1.0"),
+    cwd=tmp_path,
+  )
+  assert status == 0, err
+  words = " ".join(out.split())
+  assert (
+    "no verdict on config.required_accuracy=1: no phase of ('sft',)" in words
+  )
+
+
 def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
   finished.copy(tmp_path)
   status, out, err = command.run(
