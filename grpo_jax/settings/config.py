@@ -215,6 +215,7 @@ class RunConfig:
         )
     self._check_history()
     self._check_pairs()
+    self._check_reward_models()
     for index, name in enumerate(self.phases):
       self._check_stage(index, name)
       self.reward_model.check(name, self.section(name))
@@ -328,6 +329,29 @@ class RunConfig:
         " them; set it to 0, or add a phase of the kind 'preference' or"
         " 'comparison'."
       )
+
+  def _check_reward_models(self) -> None:
+    """Raises ValueError for a reward model from outside that nothing reads."""
+    scoring, phases = self.reward_model, f"config.phases={self.phases}"
+    rewards = f"config.rewards.functions={self.rewards.functions}"
+    trains = any("reward" in stage.trains for stage in self.stages)
+    for field, is_read, readers in (
+      (
+        "source",
+        trains or REWARD_MODEL in self.rewards.functions,
+        f"{phases} train no reward model, and {rewards} lack {REWARD_MODEL!r}",
+      ),
+      (
+        "ranked_by",
+        any(scoring.ranks(stage) for stage in self.stages),
+        f"{phases} have none of the kind {kinds.PREFERENCE.name!r}",
+      ),
+    ):
+      if (path := getattr(scoring, field)) and not is_read:
+        raise ValueError(
+          f"config.reward_model.{field}={path!r} would not be read: {readers}."
+          " Add one of these, or leave it empty."
+        )
 
   def _check_stage(self, index: int, name: str) -> None:
     """Raises ValueError if a phase does not fit the run or earlier phases."""

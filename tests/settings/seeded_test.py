@@ -11,6 +11,8 @@ def _resolved(seed):
   config.start_workdir = "runs/base/seed={seed}"
   config.rl.reference_workdirs = ("a/{seed}", "b")
   config.reward_model.source = "rm-{seed}"
+  config.rewards.functions = ("accuracy", "reward_model")
+  config.rewards.weights = (1.0, 1.0)
   config.rl.schedule.name = "ads"
   config.rl.schedule.clusters = "c-{seed}.npz"
   config.rl.num_prompts = 128

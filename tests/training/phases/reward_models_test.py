@@ -139,6 +139,17 @@ def test_options_of_the_loss_of_pairs_reach_it():
       },
       "that loss itself; set config.algorithm.margin",
     ),
+    (
+      {
+        **{"reward_model.source": "a/b", "phases": ("sft", "rl")},
+        **{"rewards.functions": ("f1",), "rewards.weights": (1.0,)},
+      },
+      r"source='a/b' would not be read: .* lack 'reward_model'",
+    ),
+    (
+      {"reward_model.ranked_by": "a/b", "phases": ("sft", "rl")},
+      r"ranked_by='a/b' would not be read: .* of the kind 'preference'",
+    ),
     ({"reward_model.of_steps": "mean"}, "choose one of min, product, sum"),
     ({"reward_model.step_ends": ("",)}, "every token ends with an empty text"),
     ({"reward_model.step_ends": (";",)}, "choose the kind 'process'"),
