@@ -242,6 +242,12 @@ class RewardsConfig:
         f"config.rewards.functions={self.functions}: two functions have the"
         " same name after the colon; rename one."
       )
+    if taken := sorted({"mean", "std"} & {*self.names}):
+      raise ValueError(
+        f"config.rewards.functions={self.functions}: reward/{taken[0]} is the"
+        f" metric of the whole reward, and a function {taken[0]!r} would"
+        " replace it; rename the function."
+      )
     for field in ("schedules", "options", "domains"):
       for name in getattr(self, field):
         if name not in self.names:

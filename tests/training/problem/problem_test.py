@@ -336,6 +336,12 @@ def test_wrong_components_and_names_are_refused():
         rewards__weights=(1.0, 1.0),
       )
     )
+  with pytest.raises(
+    ValueError, match="reward/mean is the metric of the whole"
+  ):
+    _text_config(
+      rewards__functions=("statistics:mean",), rewards__weights=(1.0,)
+    )
   with pytest.raises(ValueError, match=r"needs config\.data\.max_prompt_len"):
     problem_lib.make_problem(_text_config(data__max_prompt_len=None))
 
