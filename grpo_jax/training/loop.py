@@ -149,9 +149,9 @@ def go_through(
   """Takes runs that are at the same step through the phases that are left.
 
   Args:
-    together: The runs. If there are several, one whose loss is not finite, or
-      that a health rule stops, is left behind with its `failure`. A run that a
-      guard has halted is left behind in any case.
+    together: The runs. If there are several, one whose loss is not finite, that
+      a health rule stops, or whose data fail is left behind with its `failure`.
+      A run that a guard has halted is left behind in any case.
     crew_of: (index of a phase) -> the stepper of the runs in that phase.
   """
   first = together[0]

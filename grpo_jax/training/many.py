@@ -73,10 +73,11 @@ def train(
 ) -> list[run_lib.Result | Exception]:
   """Trains several configs that one program can compute, or continues them.
 
-  A run whose loss is no longer finite, or that a health rule stops, is left
-  behind, and the others go on. Steps are timed for all runs together. Runs that
-  are at the same step are one program: if the runs were killed while
-  checkpoints were written there may be two programs, one after the other.
+  A run whose loss is no longer finite, that a health rule stops, or whose
+  demonstrations are at fault is left behind, and the others go on. Steps are
+  timed for all runs together. Runs that are at the same step are one program:
+  if the runs were killed while checkpoints were written there may be two
+  programs, one after the other.
 
   Args:
     configs: Configs of the runs; they differ in `seed` and, of the other

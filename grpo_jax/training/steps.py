@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -56,19 +57,46 @@ class Batches:
     ]
 
   def next(self, steps_left: int) -> list[list[Any]]:
-    """Returns for each run the batch of this step, and those that come next."""
+    """Returns for each run the batch of this step, and those that come next.
+
+    A run that is left behind, because of an earlier failure or since its data
+    fail here, is in the program too: it gets the batches of another run.
+
+    Raises:
+      FileNotFoundError, ValueError: The data of the only run are at fault, or
+        those of all runs that are left.
+    """
     batches = []
     for run, stream, waiting in zip(
       self._together, self._streams, self._waiting, strict=True
     ):
-      while len(waiting) < min(self._ahead, steps_left):
-        before = stream.get_state()
-        if self._is_chosen:
-          waiting.append((before, stream.take(self._crew.places(run))))
-        else:
-          waiting.append((before, next(stream)))
-      batches.append([batch for _, batch in waiting])
-      waiting.popleft()
+      try:
+        batches.append(self._of_run(run, stream, waiting, steps_left))
+      except (FileNotFoundError, ValueError) as error:
+        run.failure = error
+        batches.append([])
+        if not any(x.failure is None for x in self._together):
+          raise
+        logging.warning(
+          "%s is left behind: %s", run.store.directory.parent, error
+        )
+    substitute = next(ahead for ahead in batches if ahead)
+    return [ahead or substitute for ahead in batches]
+
+  def _of_run(
+    self, run: OpenRun, stream: Any, waiting: Any, steps_left: int
+  ) -> list[Any]:
+    """The batches of a run; none if it is left behind."""
+    if run.failure is not None:
+      return []
+    while len(waiting) < min(self._ahead, steps_left):
+      before = stream.get_state()
+      if self._is_chosen:
+        waiting.append((before, stream.take(self._crew.places(run))))
+      else:
+        waiting.append((before, next(stream)))
+    batches = [batch for _, batch in waiting]
+    waiting.popleft()
     return batches
 
   def counted(
