@@ -129,6 +129,13 @@ class HealthConfig:
           f"config.health.off={self.off}: {name} has a setting of its own; set"
           f" {setting}, with which it never warns."
         )
+    for rule in rules.RULES:
+      if self.is_off(rule) and self.halts(rule):
+        raise ValueError(
+          f"config.health.halt={self.halt} and off={self.off} both name"
+          f" {rule.number} {rule.name}, which would not stop the run; leave it"
+          " out of one of them."
+        )
 
   def halts(self, rule: rules.Rule) -> bool:
     """Returns True if an alarm of the rule stops the run."""

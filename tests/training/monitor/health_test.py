@@ -249,6 +249,8 @@ def test_what_is_off_says_nothing():
   for name in ("perfect_score", "H12"):
     settings = HealthConfig(off=(name,))
     assert names(watched([series.STAGE], lines, settings)) == []
+    with pytest.raises(ValueError, match="both name H12 perfect_score"):
+      HealthConfig(halt=("perfect_score",), off=(name,))
 
 
 def test_a_rule_that_halts_says_how_to_go_on():
