@@ -173,21 +173,30 @@ class Progress:
 
   def __init__(self, root: pathlib.Path, total: int, left: int):
     self._path = root / BOOK
-    self._total, self._left = total, left
+    self._total, self._left, self._failed = total, left, 0
     self._book = (
       json.loads(self._path.read_text("utf-8")) if self._path.exists() else []
     )
 
-  def ended(self, runs: int, seconds: float) -> None:
-    """Counts the runs of a program that has ended, and its seconds."""
+  def ended(self, runs: int, seconds: float, failed: int = 0) -> None:
+    """Counts the runs of a program that has ended, and its seconds.
+
+    Args:
+      failed: Number of these runs that have failed.
+    """
     self._left -= runs
+    self._failed += failed
+    if failed == runs:
+      return  # How long they took says nothing about others.
     self._book.append({"runs": runs, "seconds": round(seconds, 1)})
     log.write_json(self._path, self._book)
 
   def text(self) -> str:
     """Line about the progress."""
-    ended = self._total - self._left
+    ended = self._total - self._left - self._failed
     done = f"{ended} of {ranges.counted(self._total, 'cell')} done"
+    if self._failed:
+      done += f", {self._failed} failed"
     if not self._left:
       return done
     runs = sum(entry["runs"] for entry in self._book)
@@ -253,7 +262,8 @@ def train(
           )
         elif result.preempted:
           return True
-      progress.ended(len(group), time.monotonic() - started)
+      failed = sum(isinstance(result, Exception) for result in results)
+      progress.ended(len(group), time.monotonic() - started, failed)
       print(progress.text(), flush=True)
   return False
 
@@ -282,9 +292,10 @@ def _processes(
     return cell
 
   def ended(cell: Cell, status: int) -> None:
-    if cells_lib.read_result(cell.workdir) is None:
+    has_failed = cells_lib.read_result(cell.workdir) is None
+    if has_failed:
       print(f"FAILED, exit status {status}: {cell.workdir}", flush=True)
-    progress.ended(1, time.monotonic() - started)
+    progress.ended(1, time.monotonic() - started, int(has_failed))
     print(progress.text(), flush=True)
 
   return pool.run(root, next_cell, ended, 1)

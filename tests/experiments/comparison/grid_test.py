@@ -63,6 +63,9 @@ def test_the_rest_is_estimated_from_what_has_ended(tmp_path):
   assert "2 of 10 cells done; no estimate before" in progress.text()
   progress.ended(2, 60.0)
   assert progress.text() == "4 of 10 cells done; about 3 min left"
+  failing = grid.Progress(tmp_path, 10, 3)
+  failing.ended(1, 0.5, failed=1)
+  assert failing.text() == "7 of 10 cells done, 1 failed; about 60 s left"
   # Another start knows it too.
   again = grid.Progress(tmp_path, 10, 2)
   assert again.text() == "8 of 10 cells done; about 60 s left"
