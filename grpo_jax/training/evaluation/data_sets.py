@@ -85,8 +85,8 @@ def opened(
     data: Name -> JSON-lines file, local or gs://, with the fields of the run's
       own (`config.data.format` and `fields`). Empty: the held-out prompts of
       the run.
-    num_prompts: The first so many of each, or all if a file has fewer. None:
-      all of a file, and `config.eval.num_prompts` held-out ones.
+    num_prompts: The first so many of each, or all if there are fewer. None: all
+      of a file, and `config.eval.num_prompts` held-out ones.
 
   Raises:
     FileNotFoundError: There is no such file.
@@ -95,7 +95,9 @@ def opened(
   """
   config, problem = loaded.config, loaded.problem
   if not data:
-    count = num_prompts or config.eval.num_prompts
+    count = config.eval.num_prompts
+    if num_prompts:
+      count = min(num_prompts, len(problem.held_out))
     return [DataSet(HELD_OUT, problem.held_out, count, problem.domains)]
   if config.data.is_made_of_ids:
     raise ValueError(

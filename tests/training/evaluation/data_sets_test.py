@@ -41,8 +41,9 @@ def _write(path, *rows):
 def test_without_files_it_is_the_held_out_prompts():
   (one,) = data_sets.opened(_loaded("task", "theirs"), {})
   assert (one.name, one.source, one.num_prompts) == ("held_out", "theirs", 7)
-  (one,) = data_sets.opened(_loaded("task"), {}, 3)
-  assert one.num_prompts == 3
+  for number, count in ((3, 3), (9, len("theirs"))):
+    (one,) = data_sets.opened(_loaded("task", "theirs"), {}, number)
+    assert one.num_prompts == count
 
 
 def test_files_are_taken_whole_or_from_the_start(tmp_path):
