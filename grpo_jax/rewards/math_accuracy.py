@@ -76,7 +76,7 @@ _UNREAD = re.compile(
   r"(?![A-Za-z])|\\in(?![a-z]).*\\in(?![a-z])|:.*:|\{.*[:|].*\\\}|[0-9]'"
 )
 _ORDERED = re.compile(r"[<>]|\\[lg]e(?![a-z])|\\mathbb\{R\}")
-# What is true of all or of some numbers, and signs of logic.
+# Relations and signs of logic: between them `and` and `or` are not commas.
 _STATED = re.compile(r"[<>]|\\(?:[lgn]e|lor|vee|land|wedge)(?![A-Za-z])")
 _WORD = re.compile(r"\$?\\(?:text\w*|mathrm|mbox)\s*\{\s*[A-Za-z]{2,}\s*\}\$?")
 _POWER_TOKEN = re.compile(r"[0-9]+|[^\s]")

@@ -514,7 +514,7 @@ def test_keys_without_a_value_do_not_count(chat):
   ],
 )
 def test_reasoning_has_several_names(chat, fields, expected):
-  # As transformers 5.24 writes it.
+  # transformers 5.24 writes the same text.
   tok = chat(
     "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}"
     "{% endfor %}",
@@ -538,7 +538,7 @@ def test_templates_know_tokens_by_all_their_names(checkpoint):
     },
     chat_template="{{ opening }}{{ image_token }}{{ add_bos_token }}",
   )
-  # As transformers 5.24 writes it.
+  # transformers 5.24 writes the same text.
   assert tokenizer.Tokenizer(folder).chat_text([REPLY]) == "<|b|><|i|>"
 
 

@@ -97,7 +97,7 @@ def test_a_prompt_is_left_out_once_it_was_used_often_enough(step):
 
 
 def test_a_group_without_trained_tokens_does_not_use_its_prompt(phase):
-  """As a dead one under dynamic sampling, or any in a step without update."""
+  """Dynamic sampling leaves such groups; in a step without update all are."""
   batch = tiny.ragged_batch(phase)
   is_dead = (batch.group_id == 0)[:, None]
   batch = dataclasses.replace(

@@ -239,7 +239,7 @@ def test_the_type_of_a_metric_and_not_its_name_says_how_it_is_reduced():
 
 
 def test_means_over_nothing_are_neither_averaged_nor_shown():
-  """As over pairs, of which a minibatch with trained tokens may have none."""
+  """A minibatch with trained tokens may have no pair: no mean over pairs."""
   total, weight = jnp.array([0.0, 3.0]), jnp.array([0.0, 4.0])
   sums = types.SimpleNamespace(metrics={"pairs": Weighted(total, weight)})
   of_steps = update._of_tokens(sums, lambda x: x.total / (x.weight + 1e-9))

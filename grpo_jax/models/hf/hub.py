@@ -19,7 +19,7 @@ _FILES = (
   *("README.md", "LICENSE*", "NOTICE*"),  # Exports copy or quote them.
 )
 _WEIGHTS = "*.safetensors"
-# Of files in folders only chat templates (*.jinja) are read.
+# A file in a folder is not read, unless it is a chat template (*.jinja).
 _OTHERS = ("*/*.json", "*/*.safetensors", "consolidated*")
 
 

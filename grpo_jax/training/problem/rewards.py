@@ -395,8 +395,8 @@ class RewardSum:
     components = self._of_domains(components, prompts, rollout)
     for reward in self.rewards:
       if isinstance(reward, Derived):
-        made = self._made(reward, components, prompts, rollout)
-        values = {reward.name: made}
+        value = self._derived(reward, components, prompts, rollout)
+        values = {reward.name: value}
         components |= self._of_domains(values, prompts, rollout)
     scored = derived_lib.combine(
       components,
@@ -412,7 +412,7 @@ class RewardSum:
       scored, step_rewards=steps[0], step_mask=steps[1]
     )
 
-  def _made(
+  def _derived(
     self,
     reward: Derived,
     components: Components,
